@@ -40,7 +40,7 @@
 //! | of one policy | one round trip: one script, on the server's clock |
 //! | of several policies of a layer, on one server | one round trip for all |
 //! | of a key for which this process is already waiting for an answer | no round trip of its own: all requests that wait for the key go into the next call (single flight) |
-//! | of another key, while calls for the same policies, or for the same queue, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
+//! | of another key, while calls for the same policies, or for queues with the same quota, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
 //! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-a-server) | one round trip of its own, and a call in the background |
 //!

@@ -1,7 +1,7 @@
 //! What the other packages of this workspace share with this one. They ask for exactly its version (`=`), so it may
 //! change in any.
 
-pub mod redis;
+pub mod remote;
 pub mod span;
 
 #[cfg(feature = "http")]

@@ -6,31 +6,29 @@ use crate::values::Quota;
 
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "it is internal")]
-pub struct WaitBounds {
+pub(crate) struct WaitBounds {
     /// How many requests of one key wait.
-    pub max_queue: usize,
+    pub(crate) max_queue: usize,
     /// How long a request waits.
-    pub max_wait: Duration,
+    pub(crate) max_wait: Duration,
     /// How many requests wait over all keys.
-    /// How long a request waits.
-    pub max_waiters: usize,
+    pub(crate) max_waiters: usize,
 }
 
 impl WaitBounds {
     /// The defaults: half of the 60 seconds after which many proxies give up; and over all keys, the number of requests
     /// that take some 7 MB in a `LeakyQueue` at ten per key.
-    pub const fn new(max_queue: usize) -> Self {
+    pub(crate) const fn new(max_queue: usize) -> Self {
         Self { max_queue, max_wait: Duration::from_secs(30), max_waiters: 65_536 }
     }
 
     /// The defaults of a queue: the requests of a key that may wait are those that can depart within a period.
-    pub fn of_queue(quota: &Quota) -> Self {
+    pub(crate) fn of_queue(quota: &Quota) -> Self {
         Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
     }
 
     /// How long a request waits that has so much patience.
-    pub fn longest_wait(&self, patience: Option<Duration>) -> Duration {
+    pub(crate) fn longest_wait(&self, patience: Option<Duration>) -> Duration {
         patience.map_or(self.max_wait, |patience| patience.min(self.max_wait))
     }
 }

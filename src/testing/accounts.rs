@@ -11,8 +11,9 @@ use super::Random;
 use super::ledger::Ledger;
 use crate::store::NodeHealth;
 use crate::store::remote::accounts::{
-    AccountDone, AccountKeys, AccountReply, AccountStep, CreditExpiry, Expiry, Paid, Reference, Shortfall, Unfit,
+    AccountDone, AccountReply, AccountStep, CreditExpiry, Expiry, Paid, Reference, Shortfall, Unfit,
 };
+use crate::store::remote::limiter_keys::LimiterKeys;
 use crate::store::remote::tag::KeyTag;
 use crate::store::remote::{Accounts, CallLimits};
 use crate::values::account::MOST_LOTS;
@@ -20,7 +21,7 @@ use crate::values::{PartitionKey, Quota};
 
 /// Checks a server that keeps accounts: random steps match a list of single units; of steps with one reference that
 /// begin at once, one is done; eight tasks that charge one key use each unit once, and give back what they do not use;
-/// and lots and units are bounded. The nodes whose [health](Accounts::health) it reports, if any, have distinct names.
+/// and lots and units are bounded. The nodes whose [health](crate::store::remote::Server::health) it reports, if any, have distinct names.
 ///
 /// The accounts of `accounts` are all new. Takes some 4,000 steps.
 ///
@@ -43,13 +44,13 @@ const HOUR: u64 = 3_600_000;
 /// A process that asks for steps on one key.
 struct Process<A> {
     accounts: Arc<A>,
-    keys: AccountKeys,
+    keys: LimiterKeys,
     tag: KeyTag,
 }
 
 impl<A: Accounts> Process<A> {
     fn new(accounts: &Arc<A>, limiter: &str, key: &str) -> Self {
-        let keys = AccountKeys::new(limiter, accounts.secret());
+        let keys = LimiterKeys::new(accounts.secret(), limiter);
         let tag = keys.tag(&PartitionKey::from(key));
         Self { accounts: Arc::clone(accounts), keys, tag }
     }
@@ -57,7 +58,7 @@ impl<A: Accounts> Process<A> {
     async fn apply(&self, step: AccountStep) -> AccountReply {
         // Long enough for a machine that is busy.
         let limits = CallLimits::until(Instant::now() + Duration::from_secs(60));
-        self.accounts.apply(&self.keys.account(self.tag), step, limits).await.expect("no step fails")
+        self.accounts.apply(&self.keys.key(self.tag), step, limits).await.expect("no step fails")
     }
 
     async fn take(&self, units: u64) -> AccountReply {

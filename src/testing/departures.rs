@@ -1,13 +1,14 @@
 //! The conformance suite for servers that keep departure times.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Random;
-use crate::store::NodeHealth;
-use crate::store::remote::tag::Tags;
-use crate::store::remote::{Arrival, DepartureQueue, DepartureTerms, Departures, KeyTag, Reserved};
+use super::backend::assert_distinct_names;
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::{Arrival, CallLimits, DepartureTerms, Departures, RemoteKey, Reserved};
 use crate::values::{PartitionKey, Quota};
 
 /// Checks a server that keeps [departure times](Departures), from two processes: reservations match a plain list of
@@ -26,10 +27,7 @@ pub async fn check_departures<D: Departures>(processes: [D; 2], seed: u64) {
         check_trace(&processes, trace, &mut random).await;
     }
     check_reservations_at_once(&processes).await;
-    let [queue, _] = open(&processes, "check-health", &Quota::per_second(1));
-    let health = queue.health();
-    let names: HashSet<_> = health.iter().map(NodeHealth::name).collect();
-    assert_eq!(names.len(), health.len(), "two nodes have one name");
+    assert_distinct_names(&processes[0].health());
 }
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -37,10 +35,19 @@ const HOUR: Duration = Duration::from_secs(3_600);
 /// How far ahead reservations may end, in units of the quota.
 const MOST_AHEAD: u64 = 400;
 
-fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota) -> [Arc<D::Queue>; 2] {
+/// A queue, as one process sees it.
+struct Queue<D> {
+    server: Arc<D>,
+    keys: LimiterKeys,
+    terms: DepartureTerms,
+}
+
+fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota) -> [Arc<Queue<D>>; 2] {
     let terms = DepartureTerms::new(*quota, length(quota, MOST_AHEAD));
     processes[0].check_fit(&terms).expect("the server keeps queues of weeks");
-    processes.each_ref().map(|process| Arc::new(Arc::clone(process).open(name, terms)))
+    processes.each_ref().map(|server| {
+        Arc::new(Queue { server: Arc::clone(server), keys: LimiterKeys::new(server.secret(), name), terms })
+    })
 }
 
 /// The time of so many units, in ticks.
@@ -48,12 +55,23 @@ fn length(quota: &Quota, units: u64) -> u128 {
     u128::from(quota.period_nanos()) * u128::from(units)
 }
 
-fn tag(key: &str) -> KeyTag {
-    Tags::new(b"").of(&PartitionKey::from(key))
+impl<D: Departures> Queue<D> {
+    fn key(&self, name: &str) -> RemoteKey<'_> {
+        self.keys.key(self.keys.tag(&PartitionKey::from(name)))
+    }
+
+    async fn reserve(&self, key: &str, arrival: Arrival) -> Reserved {
+        self.server.reserve(&self.key(key), &self.terms, arrival, limits()).await.expect("no reservation fails")
+    }
+
+    async fn give_back(&self, key: &str, length: u128, end: u128) -> bool {
+        self.server.give_back(&self.key(key), &self.terms, length, end, limits()).await.expect("no return fails")
+    }
 }
 
-async fn reserve<Q: DepartureQueue>(queue: &Q, key: KeyTag, arrival: Arrival) -> Reserved {
-    queue.reserve(key, arrival).await.expect("no reservation fails")
+/// Long enough for a machine that is busy.
+fn limits() -> CallLimits {
+    CallLimits::until(Instant::now() + Duration::from_secs(60))
 }
 
 /// The end of the first stretch that is free and long enough, if it is in reach.
@@ -75,7 +93,7 @@ async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random:
     // No whole number of ticks per nanosecond, and as exact as a server with microseconds can be.
     let quota = Quota::per(random.pick(&[1, 3, 7]), HOUR);
     let queues = open(processes, &format!("check-{trace}"), &quota);
-    let keys = ["a", "b"].map(tag);
+    let keys = ["a", "b"];
     let mut taken: [Vec<[u128; 2]>; 2] = [vec![], vec![]];
     for step in 0..100 {
         let [index, process] = [0; 2].map(|_| usize::try_from(random.below(2)).expect("one of two"));
@@ -85,14 +103,14 @@ async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random:
             let index = 1 + usize::try_from(random.below(taken.len() as u64 - 1)).expect("an index");
             let [begin, end] = taken.remove(index);
             for is_there in [true, false] {
-                let is_left = queue.give_back(key, end - begin, end).await.expect("no return fails");
+                let is_left = queue.give_back(key, end - begin, end).await;
                 assert_eq!(is_left, is_there, "step {step}: a reservation is given back once");
             }
             continue;
         }
         let [units, reach] = [random.below(4), random.below(12)];
         let arrival = Arrival { length: length(&quota, units), reach: length(&quota, reach) };
-        let Reserved { now, end, timeline, .. } = reserve(&**queue, key, arrival).await;
+        let Reserved { now, end, timeline, .. } = queue.reserve(key, arrival).await;
         let now = u128::from(now.as_nanos()) * u128::from(quota.limit());
         assert_eq!(end, first_free(taken, now, arrival), "step {step}: {arrival:?} at {now}, behind {taken:?}");
         if let Some(end) = end {
@@ -119,9 +137,9 @@ async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
             tokio::spawn(async move {
                 let mut ends = Vec::new();
                 for number in 0..EACH {
-                    let end = reserve(&*queue, tag("a"), arrival).await.end.expect("it is in reach");
+                    let end = queue.reserve("a", arrival).await.end.expect("it is in reach");
                     if (task + number) % 5 == 0 {
-                        queue.give_back(tag("a"), hour, end).await.expect("no return fails");
+                        queue.give_back("a", hour, end).await;
                     } else {
                         ends.push(end);
                     }
@@ -136,7 +154,7 @@ async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
     }
     // Where one was given back, its place is free, or another has taken it.
     while ends.len() < usize::try_from(TASKS * EACH).expect("few") {
-        ends.push(reserve(&*queues[0], tag("a"), arrival).await.end.expect("it is in reach"));
+        ends.push(queues[0].reserve("a", arrival).await.end.expect("it is in reach"));
     }
     ends.sort_unstable();
     for pair in ends.windows(2) {

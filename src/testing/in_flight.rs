@@ -23,7 +23,7 @@ use crate::values::PartitionKey;
 ///
 /// At the first step that breaks the contract, or if a step fails. The message says how.
 pub async fn check_in_flight<S: InFlight>(store: S, seed: u64) {
-    let server = Arc::new(Server { keys: LimiterKeys::new(store.secret(), "testing"), store });
+    let server = Arc::new(Counting { keys: LimiterKeys::new(store.secret(), "testing"), store });
     check_trace(&server, &mut Random::new(seed)).await;
     check_limit(&server, seed).await;
     check_leases(&server).await;
@@ -36,12 +36,12 @@ fn limits() -> CallLimits {
     CallLimits::until(Instant::now() + Duration::from_secs(60))
 }
 
-struct Server<S> {
+struct Counting<S> {
     store: S,
     keys: LimiterKeys,
 }
 
-impl<S: InFlight> Server<S> {
+impl<S: InFlight> Counting<S> {
     fn key(&self, name: &str) -> RemoteKey<'_> {
         self.keys.key(self.keys.tag(&PartitionKey::from(name)))
     }
@@ -105,7 +105,7 @@ impl Model {
     }
 }
 
-async fn check_trace<S: InFlight>(server: &Server<S>, random: &mut Random) {
+async fn check_trace<S: InFlight>(server: &Counting<S>, random: &mut Random) {
     for (key, scale) in [("few", 1), ("many", 120_000_000_000_000)] {
         let mut model = Model::default();
         for step in 0..250 {
@@ -138,7 +138,7 @@ async fn check_trace<S: InFlight>(server: &Server<S>, random: &mut Random) {
 
 const TASKS: u64 = 8;
 
-async fn check_limit<S: InFlight>(server: &Arc<Server<S>>, seed: u64) {
+async fn check_limit<S: InFlight>(server: &Arc<Counting<S>>, seed: u64) {
     const LIMIT: u64 = 5;
     let in_flight = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..TASKS)
@@ -167,7 +167,7 @@ async fn check_limit<S: InFlight>(server: &Arc<Server<S>>, seed: u64) {
     assert_eq!(server.count("limited").await, 0, "all units were released");
 }
 
-async fn check_leases<S: InFlight>(server: &Server<S>) {
+async fn check_leases<S: InFlight>(server: &Counting<S>) {
     const LEASE: Duration = Duration::from_millis(100);
     let [dead, alive, last] = [1, 2, 3].map(|process| ProcessField { process, number: 1 });
     assert!(server.take("leased", alive, 1, 3, HOUR).await.is_taken);

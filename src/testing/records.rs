@@ -12,7 +12,7 @@ use crate::store::remote::{CallLimits, Record, Records};
 
 /// Checks a server that keeps records: reads and swaps match a plain map; of swaps that begin at once with the value
 /// that was read, one is applied; and eight tasks that each add one to a number, again and again, lose no addition. The
-/// nodes whose [health](Records::health) it reports, if any, have distinct names.
+/// nodes whose [health](crate::store::remote::Server::health) it reports, if any, have distinct names.
 ///
 /// The records of `records` are all new. Takes some 3,000 calls.
 ///

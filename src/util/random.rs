@@ -13,7 +13,7 @@ pub fn random() -> u64 {
 }
 
 /// Draws a number that tells processes apart, so that a seed which they share does not determine it.
-pub fn identity() -> u64 {
+pub(crate) fn identity() -> u64 {
     system_random()
 }
 

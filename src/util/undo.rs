@@ -51,7 +51,7 @@ where
 
 /// Awaits a call. If this is dropped meanwhile, the call goes on in the background on `runtime`, and `undo` gives back
 /// its result.
-pub fn complete_or_undo<T: 'static, F, U>(
+pub(crate) fn complete_or_undo<T: 'static, F, U>(
     runtime: Handle,
     call: impl Future<Output = T> + Send + 'static,
     undo: F,

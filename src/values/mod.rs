@@ -65,7 +65,7 @@ pub use self::quota::{Quota, QuotaError};
 pub use self::receipt::Receipt;
 pub(crate) use self::receipt::{Issuer, Proof};
 pub use self::request_end::RequestEnd;
-pub use self::shares_reports::{Report, SharesReports};
+pub(crate) use self::shares_reports::{Report, SharesReports};
 pub(crate) use self::sheds_anybody::{FindShedder, ShedsAnybody};
 pub use self::terms::{Shape, Terms};
 pub(crate) use self::watches_bodies::{FindWatcher, WatchedBody, WatchesBodies};

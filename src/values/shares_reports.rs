@@ -10,7 +10,7 @@ use crate::values::{LimiterError, PartitionKey};
 /// reports that a key has crossed a share of its limit.
 ///
 /// No request waits for it. A process writes in the background, and reads when somebody looks.
-pub trait SharesReports: Send + Sync + 'static {
+pub(crate) trait SharesReports: Send + Sync + 'static {
     /// Returns the hash that stands for a key in all processes, and shows nothing of it.
     fn tag(&self, key: &PartitionKey) -> u128;
 
@@ -34,8 +34,7 @@ pub trait SharesReports: Send + Sync + 'static {
 /// The report of one process on one hour. It replaces an earlier one of the same process and hour, and may be forgotten
 /// once the next hour is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
-pub struct Report {
+pub(crate) struct Report {
     /// The hours since the Unix epoch.
     pub hour: u64,
     /// The process.

@@ -10,10 +10,10 @@ use tower_sluice::algorithm::{FixedWindow, Portable, SlidingWindow, TokenBucket}
 use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{
     Alternatives, Applied, Backend, ByHand, CallLimits, ChargeByHand, Joint, JointAnswer, JointBackend, JointCharge,
-    KeyRead, Record, Records, Replacement, Standing, Target, Transition,
+    KeyRead, Record, Records, Replacement, Server, Standing, Target, Transition,
 };
 use tower_sluice::testing::{
-    check_accounts, check_backend, check_charges_by_hand, check_joint_backend, check_records, seed_of,
+    check_accounts, check_backend, check_charges_by_hand, check_departures, check_joint_backend, check_records, seed_of,
 };
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
@@ -42,8 +42,6 @@ type Answer<T> = Result<T, LimiterError>;
 
 type ReadKey<S> = Answer<KeyRead<S, Kept>>;
 
-type Value<'a> = Option<&'a [u8]>;
-
 impl MapServer {
     fn new(clock: ManualClock) -> Self {
         Self { content: Arc::default(), clock }
@@ -64,7 +62,7 @@ impl Content {
         kept
     }
 
-    fn record(&self, name: &str, now: Timestamp) -> Value<'_> {
+    fn record(&self, name: &str, now: Timestamp) -> Option<&[u8]> {
         self.records.get(name).filter(|(_, until)| *until > now).map(|(value, _)| &value[..])
     }
 }
@@ -243,7 +241,7 @@ impl<A: Portable + Clone> ChargeByHand<A> for MapServer {
 }
 
 fn named<A>(key: &Target<'_, A>, reference: Reference) -> String {
-    format!("{}:{}", key.name(), reference.name())
+    format!("{}:{}", key.name(), reference.tag())
 }
 
 impl Records for MapServer {
@@ -252,7 +250,14 @@ impl Records for MapServer {
         Ok(Record { value: self.lock().record(name, now).map(<[u8]>::to_vec), now })
     }
 
-    async fn swap(&self, name: &str, old: Value<'_>, new: Value<'_>, life: Duration, _: CallLimits) -> Answer<bool> {
+    async fn swap(
+        &self,
+        name: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        life: Duration,
+        _: CallLimits,
+    ) -> Answer<bool> {
         let (now, mut content) = (self.clock.now(), self.lock());
         let is_unchanged = content.record(name, now) == old;
         if is_unchanged {
@@ -263,12 +268,14 @@ impl Records for MapServer {
         }
         Ok(is_unchanged)
     }
+}
 
+impl Server for MapServer {
     fn timeout(&self) -> Duration {
         Duration::from_secs(10)
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.content, &other.content)
     }
 }
@@ -295,4 +302,6 @@ async fn limits_over_time_pass_the_suites() {
 async fn records_pass_the_suites() {
     check_records(server(), seed_of(44)).await;
     check_accounts(server(), seed_of(45)).await;
+    let queues = server();
+    check_departures([queues.clone(), queues], seed_of(46)).await;
 }

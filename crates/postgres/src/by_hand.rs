@@ -12,7 +12,7 @@ impl PostgresBackend {
     /// The name of the record of a reference of a key. No other limiter has such a name, since the hash of the key is
     /// also over the name and the algorithm of this one.
     fn reference_name<A>(&self, target: &Target<'_, A>, reference: Reference) -> String {
-        format!("{}:{}:h{}", self.name(), target.name(), reference.name())
+        format!("{}:{}:h{}", self.name(), target.name(), reference.tag())
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_sluice::LimiterError;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{CallLimits, GaveUp, Record, Records};
+use tower_sluice::store::remote::{CallLimits, GaveUp, Record, Records, Server};
 use tower_sluice::time::Timestamp;
 
 use crate::fault::{FaultKind, PostgresFault, failed};
@@ -132,12 +132,14 @@ impl Records for PostgresRecords {
         }
         Ok(is_swapped)
     }
+}
 
+impl Server for PostgresRecords {
     fn timeout(&self) -> Duration {
         self.0.record_calls().timeout()
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         self.0.is_same(&other.0)
     }
 

@@ -7,6 +7,7 @@ mod connection;
 pub mod file;
 mod in_flight;
 mod queue;
+mod records;
 mod script;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
@@ -20,5 +21,6 @@ mod store;
 mod support;
 
 pub use self::connection::{Fault, FaultKind, Redis, RedisBuilder};
+pub use self::records::RedisRecords;
 pub use self::script::{Scripted, UnfitQuota};
 pub use self::store::{RedisStore, RedisTable};

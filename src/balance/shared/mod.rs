@@ -8,12 +8,14 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::{UnitsLeft, admitted, judged};
 use crate::limiter::{IntoLimiter, Limiter};
 use crate::store::Stats;
-use crate::store::remote::accounts::{AccountDone, AccountKeys, AccountReply, AccountStep};
+use crate::store::remote::accounts::{AccountDone, AccountReply, AccountStep};
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::server::deadline_of;
+use crate::store::remote::shared_reports::sharing_reports;
 use crate::store::remote::tag::KeyTag;
 use crate::store::remote::{Accounts, CallLimits, GaveUp};
 use crate::util::undo::complete_or_undo;
@@ -97,22 +99,22 @@ pub struct SharedBalance<S>(Arc<Inner<S>>);
 /// The accounts of one name on the server.
 struct Inner<S> {
     store: Arc<S>,
-    keys: AccountKeys,
+    keys: LimiterKeys,
 }
 
 impl<S: Accounts> SharedBalance<S> {
     /// Keeps balances in `store` under this `name`, which all processes that share them use. Other limiters on the
     /// store need other names.
     pub fn new(store: S, name: &str) -> Self {
-        let keys = AccountKeys::new(name, store.secret());
+        let keys = LimiterKeys::new(store.secret(), name);
         Self(Arc::new(Inner { store: Arc::new(store), keys }))
     }
 }
 
 impl<S: Accounts> Inner<S> {
     async fn apply(&self, tag: KeyTag, step: AccountStep) -> Result<AccountReply, LimiterError> {
-        let limits = CallLimits::until(Instant::now() + self.store.timeout());
-        self.store.apply(&self.keys.account(tag), step, limits).await
+        let limits = CallLimits::until(deadline_of(&*self.store));
+        self.store.apply(&self.keys.key(tag), step, limits).await
     }
 
     async fn take(&self, tag: KeyTag, cost: u64, shortfall: Shortfall) -> Result<Decision, LimiterError> {
@@ -250,14 +252,14 @@ impl<S: Accounts> Limiter for SharedBalance<S> {
         let description =
             [Mode::Shadow, Mode::UpTo, Mode::Reset].into_iter().fold(Description::new(), Description::answering);
         let Inner { store, keys } = &*self.0;
-        store.describe(keys.limiter(), description).adjusting(Adjuster(Arc::clone(&self.0)))
+        let records = store.shared_records();
+        sharing_reports(description, records, keys.limiter()).adjusting(Adjuster(Arc::clone(&self.0)))
     }
 
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = &predecessor.downcast_ref::<Self>()?.0;
-        let is_same =
-            self.0.store.shares_accounts_with(&theirs.store) && self.0.keys.limiter() == theirs.keys.limiter();
+        let is_same = self.0.store.is_same_as(&theirs.store) && self.0.keys.limiter() == theirs.keys.limiter();
         is_same.then(Inheritance::in_place)
     }
 

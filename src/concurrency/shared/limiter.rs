@@ -9,6 +9,7 @@ use super::process::{Process, RemoteWanted};
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::Stats;
 use crate::store::remote::InFlight;
+use crate::store::remote::shared_reports::sharing_reports;
 use crate::store::remote::tag::KeyTag;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
@@ -332,14 +333,14 @@ impl<S: InFlight> Limiter for SharedConcurrency<S> {
             .taking_quotas()
             .answering(Mode::Shadow)
             .answering(Mode::Fallback);
-        let description = self.store.describe(&self.name, description);
+        let description = sharing_reports(description, self.store.shared_records(), &self.name);
         if self.queue.is_some() { description.delaying() } else { description }
     }
 
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.process());
-        if theirs.name() != &*self.name || !theirs.store().shares_counts_with(&self.store) {
+        if theirs.name() != &*self.name || !theirs.store().is_same_as(&self.store) {
             return None;
         }
         // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.

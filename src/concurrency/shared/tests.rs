@@ -1,6 +1,7 @@
 //! Processes over a map with the time of the test, which is paused.
 
 use std::collections::HashMap;
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,7 +17,7 @@ use super::process::{Process, RemoteWanted};
 use crate::limiter::{Limiter, LimiterExt, Permit, WaitBounds};
 use crate::store::remote::limiter_keys::LimiterKeys;
 use crate::store::remote::{
-    CallLimits, GaveUp, InFlight, ProcessField, Record, Records, RemoteKey, TakenUnits, Unchanged,
+    CallLimits, GaveUp, InFlight, ProcessField, Record, Records, RemoteKey, Server, TakenUnits, Unchanged,
 };
 use crate::testing::{Random, check_in_flight, seed_of};
 use crate::util::random::seeded;
@@ -73,7 +74,7 @@ impl Distant {
     async fn way(&self, deadline: Instant) -> Result<(), LimiterError> {
         let span = if self.way.is_cut.load(Ordering::Relaxed) { TIMEOUT * 9 } else { ONE_WAY };
         let arrives = tokio::time::timeout_at(deadline, sleep(span)).await;
-        arrives.map_err(|_| Records::gave_up(self, GaveUp::TimedOut))
+        arrives.map_err(|_| self.gave_up(GaveUp::TimedOut))
     }
 }
 
@@ -110,17 +111,19 @@ impl Records for Distant {
         };
         let is_lost = |left: u64| left.checked_sub(1);
         if self.way.lost_answers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_lost).is_ok() {
-            return Err(Records::gave_up(self, GaveUp::TimedOut));
+            return Err(self.gave_up(GaveUp::TimedOut));
         }
         self.way(limits.deadline).await?;
         Ok(is_swapped)
     }
+}
 
+impl Server for Distant {
     fn timeout(&self) -> Duration {
         TIMEOUT
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.values, &other.values)
     }
 }
@@ -454,25 +457,15 @@ async fn a_contradiction_is_an_error() {
         ) -> impl Future<Output = Result<bool, Unchanged>> + Send {
             std::future::ready(Ok(true))
         }
+    }
 
+    impl Server for Liar {
         fn timeout(&self) -> Duration {
             TIMEOUT
         }
 
-        fn shares_counts_with(&self, _: &Self) -> bool {
+        fn is_same_as(&self, _: &Self) -> bool {
             false
-        }
-
-        fn secret(&self) -> &[u8] {
-            &[]
-        }
-
-        fn health(&self) -> Vec<crate::store::NodeHealth> {
-            Vec::new()
-        }
-
-        fn gave_up(&self, reason: GaveUp) -> LimiterError {
-            LimiterError::new(reason.to_string())
         }
     }
 
@@ -480,7 +473,7 @@ async fn a_contradiction_is_an_error() {
     for takes in [false, true] {
         let limiter = SharedConcurrency::new(Liar(takes), "test", 9).lease(LEASE);
         let error = limiter.acquire(&key(), 1).await.unwrap_err();
-        assert_eq!(error.to_string(), GaveUp::Disagreement.to_string());
+        assert_eq!(error.source().unwrap().to_string(), GaveUp::Disagreement.to_string());
         sleep(LEASE).await;
         assert!(limiter.process().counts.is_empty());
     }

@@ -15,17 +15,18 @@ use super::terms::QueueTerms;
 use crate::algorithm::GcraState;
 use crate::limiter::Limiter;
 use crate::queue::{LeakyQueue, closed, no_runtime};
+use crate::store::remote::limiter_keys::LimiterKeys;
 use crate::store::remote::negative_cache::{NegativeCache, Observation};
-use crate::store::remote::tag::Tags;
-use crate::store::remote::{DepartureQueue, GaveUp};
+use crate::store::remote::server::deadline_of;
+use crate::store::remote::{CallLimits, Departures, GaveUp};
 use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
 /// The state that the waiters of one process share. The server keeps the schedules.
-pub(super) struct ProcessQueue<Q> {
-    pub(super) queue: Q,
-    tags: Tags,
+pub(super) struct ProcessQueue<D> {
+    pub(super) store: Arc<D>,
+    pub(super) keys: LimiterKeys,
     pub(super) terms: QueueTerms,
     /// Keys with a backlog. Some arrivals may wait behind it and others may not: each is checked by its own cost and
     /// patience.
@@ -40,11 +41,17 @@ pub(super) struct ProcessQueue<Q> {
 /// A decision, and the instant from which its delay counts.
 type Joined = (Decision, Instant);
 
-impl<Q: DepartureQueue> ProcessQueue<Q> {
-    pub(super) fn new(queue: Q, secret: &[u8], terms: QueueTerms, fallback: LeakyQueue, max_waiters: usize) -> Self {
+impl<D: Departures> ProcessQueue<D> {
+    pub(super) fn new(
+        store: Arc<D>,
+        keys: LimiterKeys,
+        terms: QueueTerms,
+        fallback: LeakyQueue,
+        max_waiters: usize,
+    ) -> Self {
         Self {
-            queue,
-            tags: Tags::new(secret),
+            store,
+            keys,
             terms,
             negative_cache: NegativeCache::new(),
             fallback,
@@ -65,7 +72,7 @@ impl<Q: DepartureQueue> ProcessQueue<Q> {
 
     /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
     /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
-    pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot<Q>>, Option<Duration>) {
+    pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot<D>>, Option<Duration>) {
         // Relaxed: only the count matters, and no other memory is published by it.
         let taken = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
             (taken < self.max_waiters).then_some(taken + 1)
@@ -88,17 +95,18 @@ impl<Q: DepartureQueue> ProcessQueue<Q> {
         cost: u64,
         patience: Option<Duration>,
     ) -> Result<Joined, LimiterError> {
-        let tag = self.tags.of(key);
+        let tag = self.keys.tag(key);
         let sent = Monotonic.now();
         if let Some(rejection) =
             self.negative_cache.rejection(tag, sent, |state, at| self.terms.rejection(state, at, cost, patience))
         {
             return Ok((rejection, Instant::now()));
         }
-        let answer = self.queue.reserve(tag, self.terms.arrival(cost, patience)).await?;
+        let (terms, arrival) = (self.terms.for_server(), self.terms.arrival(cost, patience));
+        let answer = self.store.reserve(&self.keys.key(tag), &terms, arrival, self.limits()).await?;
         let answered = Monotonic.now();
         let decided = self.terms.decide(&answer, cost, patience);
-        let (decision, state) = decided.ok_or_else(|| self.queue.gave_up(GaveUp::Disagreement))?;
+        let (decision, state) = decided.ok_or_else(|| self.store.gave_up(GaveUp::Disagreement))?;
         let backlogged = state.filter(|state| !decision.is_allowed() || self.terms.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
@@ -109,12 +117,17 @@ impl<Q: DepartureQueue> ProcessQueue<Q> {
         Ok((decision, answer.seen))
     }
 
+    fn limits(&self) -> CallLimits {
+        CallLimits::until(deadline_of(&*self.store))
+    }
+
     /// Returns a reservation, for the next arrival.
     async fn refund(&self, key: &PartitionKey, cost: u64, receipt: Receipt) {
-        let tag = self.tags.of(key);
+        let tag = self.keys.tag(key);
         if let Some((length, end)) = self.terms.reservation(cost, receipt) {
             // If the call fails, the reservation stays: fewer requests depart then, and never too many.
-            let _ = self.queue.give_back(tag, length, end).await;
+            let terms = self.terms.for_server();
+            let _ = self.store.give_back(&self.keys.key(tag), &terms, length, end, self.limits()).await;
             self.negative_cache.forget(tag, Monotonic.now());
         }
     }
@@ -193,9 +206,9 @@ impl<Q: DepartureQueue> ProcessQueue<Q> {
 }
 
 /// Counts a waiter of this process while it waits.
-pub(super) struct WaiterSlot<Q>(Arc<ProcessQueue<Q>>);
+pub(super) struct WaiterSlot<D>(Arc<ProcessQueue<D>>);
 
-impl<Q> Drop for WaiterSlot<Q> {
+impl<D> Drop for WaiterSlot<D> {
     fn drop(&mut self) {
         self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }

@@ -13,7 +13,9 @@ use super::process::ProcessQueue;
 use super::terms::QueueTerms;
 use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::queue::LeakyQueue;
-use crate::store::remote::{DepartureQueue, Departures, GaveUp};
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::shared_reports::sharing_reports;
+use crate::store::remote::{Departures, GaveUp};
 use crate::store::{Stats, WhenFull};
 use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
@@ -195,11 +197,9 @@ use crate::values::{
 /// [closed](Self::close), or if a request that may have to wait is decided outside of a tokio runtime.
 #[doc(alias("leaky bucket", "distributed queue", "RedisQueue"))]
 pub struct SharedQueue<D: Departures> {
-    store: Arc<D>,
-    name: Box<str>,
     quota: Quota,
     bounds: WaitBounds,
-    shared: Arc<ProcessQueue<D::Queue>>,
+    shared: Arc<ProcessQueue<D>>,
 }
 
 impl<D: Departures> SharedQueue<D> {
@@ -214,32 +214,31 @@ impl<D: Departures> SharedQueue<D> {
     #[track_caller]
     pub fn new(store: D, name: &str, quota: Quota) -> Self {
         quota.assert_in_force();
-        Self::build(Arc::new(store), name.into(), quota, WaitBounds::of_queue(&quota))
+        Self::build(Arc::new(store), name, quota, WaitBounds::of_queue(&quota))
     }
 
     #[track_caller]
-    fn build(store: Arc<D>, name: Box<str>, quota: Quota, bounds: WaitBounds) -> Self {
+    fn build(store: Arc<D>, name: &str, quota: Quota, bounds: WaitBounds) -> Self {
         let WaitBounds { max_queue, max_wait, max_waiters } = bounds;
         let terms = QueueTerms::new(&quota, max_queue, max_wait);
         if let Err(problem) = store.check_fit(&terms.for_server()) {
             panic!("{problem}");
         }
-        let queue = Arc::clone(&store).open(&name, terms.for_server());
         // While the server fails, keys beyond share the FIFOs of others, which is better than no limit.
         let fallback = LeakyQueue::new(quota)
             .max_queue(max_queue)
             .max_wait(max_wait)
             .max_waiters(max_waiters)
             .when_full(WhenFull::Overflow);
-        let shared = Arc::new(ProcessQueue::new(queue, store.secret(), terms, fallback, max_waiters));
-        Self { store, name, quota, bounds, shared }
+        let keys = LimiterKeys::new(store.secret(), name);
+        Self { quota, bounds, shared: Arc::new(ProcessQueue::new(store, keys, terms, fallback, max_waiters)) }
     }
 
     #[track_caller]
     fn with(self, set: impl FnOnce(&mut WaitBounds)) -> Self {
-        let Self { store, name, quota, mut bounds, .. } = self;
+        let Self { quota, mut bounds, shared } = self;
         set(&mut bounds);
-        Self::build(store, name, quota, bounds)
+        Self::build(Arc::clone(&shared.store), shared.keys.limiter(), quota, bounds)
     }
 
     /// Sets how many requests of one key may wait over all processes, if each costs 1: the longest wait is that number
@@ -329,18 +328,18 @@ impl<D: Departures> SharedQueue<D> {
     }
 
     /// Returns owned parts of the question for a future, which outlives the question.
-    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue<D::Queue>>, PartitionKey, u64) {
+    fn parts(&self, ask: &Ask<'_>) -> (Arc<ProcessQueue<D>>, PartitionKey, u64) {
         (Arc::clone(&self.shared), ask.key().clone(), ask.cost())
     }
 
     /// Runs a charge in a task, so that it completes even if the caller is cancelled.
     fn in_background(&self, charge: impl Future<Output = Result<Decision, LimiterError>> + Send + 'static) -> Answer {
         let Ok(runtime) = Handle::try_current() else {
-            return Answer::Ready(Err(self.shared.queue.gave_up(GaveUp::NoRuntime)));
+            return Answer::Ready(Err(self.shared.store.gave_up(GaveUp::NoRuntime)));
         };
         let (shared, task) = (Arc::clone(&self.shared), runtime.spawn(charge));
         Answer::Pending(Box::pin(
-            async move { task.await.unwrap_or_else(|_| Err(shared.queue.gave_up(GaveUp::Cancelled))) },
+            async move { task.await.unwrap_or_else(|_| Err(shared.store.gave_up(GaveUp::Cancelled))) },
         ))
     }
 
@@ -402,17 +401,18 @@ impl<D: Departures> Limiter for SharedQueue<D> {
             .answering(Mode::Shadow)
             .answering(Mode::UpTo)
             .answering(Mode::Fallback);
-        self.shared.queue.describe(description)
+        sharing_reports(description, self.shared.store.shared_records(), self.shared.keys.limiter())
     }
 
     /// Inherits from a queue of this name on the same server. Requests that wait depart as scheduled; only the other
     /// queue counts them, and ends their waits when [it is closed](Self::close).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let predecessor = predecessor.downcast_ref::<Self>()?;
-        if !self.store.shares_departures_with(&predecessor.store) || self.name != predecessor.name {
+        let (here, there) = (&self.shared, &predecessor.shared);
+        if !here.store.is_same_as(&there.store) || here.keys.limiter() != there.keys.limiter() {
             return None;
         }
-        let _ = self.shared.fallback.inherit(&predecessor.shared.fallback);
+        let _ = here.fallback.inherit(&there.fallback);
         Some(Inheritance::in_place())
     }
 
@@ -424,7 +424,7 @@ impl<D: Departures> Limiter for SharedQueue<D> {
     /// Reports how many requests wait, without the time of the next departure: each waits on a timer of its own.
     fn stats(&self) -> Stats {
         let backlog = Backlog::new(self.waiting(), None);
-        Stats { backlog: Some(backlog), nodes: self.shared.queue.health(), ..Stats::default() }
+        Stats { backlog: Some(backlog), nodes: self.shared.store.health(), ..Stats::default() }
     }
 }
 
@@ -436,9 +436,9 @@ impl<D: Departures> IntoLimiter for SharedQueue<D> {
 
 impl<D: Departures> fmt::Debug for SharedQueue<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { store: _, name, quota, bounds: WaitBounds { max_queue, max_wait, max_waiters }, shared } = self;
+        let Self { quota, bounds: WaitBounds { max_queue, max_wait, max_waiters }, shared } = self;
         f.debug_struct("SharedQueue")
-            .field("name", name)
+            .field("name", &shared.keys.limiter())
             .field("quota", quota)
             .field("max_queue", max_queue)
             .field("max_wait", max_wait)

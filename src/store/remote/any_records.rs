@@ -1,5 +1,6 @@
 //! [`AnyRecords`]: [`Records`] of a server whose type is not known.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,16 +8,19 @@ use std::time::Duration;
 
 use super::backend::{CallLimits, GaveUp};
 use super::records::{Record, Records};
+use super::server::Server;
+use crate::store::NodeHealth;
 use crate::values::LimiterError;
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send + 'a>>;
 
-/// Clones are the same server.
+/// [`Records`] of any server. Clones are the same server.
 #[derive(Clone)]
-pub(crate) struct AnyRecords(Arc<dyn DynRecords>);
+pub struct AnyRecords(Arc<dyn DynRecords>);
 
 impl AnyRecords {
-    pub(crate) fn new(records: impl Records) -> Self {
+    /// Hides the type of a server.
+    pub fn new(records: impl Records) -> Self {
         Self::shared(Arc::new(records))
     }
 
@@ -25,8 +29,14 @@ impl AnyRecords {
     }
 }
 
+impl fmt::Debug for AnyRecords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AnyRecords")
+    }
+}
+
 /// The part of [`Records`] that a box can have.
-trait DynRecords: Send + Sync {
+trait DynRecords: Server {
     fn read<'a>(&'a self, name: &'a str, limits: CallLimits) -> Pending<'a, Record>;
 
     fn swap<'a>(
@@ -37,12 +47,6 @@ trait DynRecords: Send + Sync {
         lifetime: Duration,
         limits: CallLimits,
     ) -> Pending<'a, bool>;
-
-    fn timeout(&self) -> Duration;
-
-    fn secret(&self) -> &[u8];
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError;
 }
 
 impl<R: Records> DynRecords for R {
@@ -59,18 +63,6 @@ impl<R: Records> DynRecords for R {
         limits: CallLimits,
     ) -> Pending<'a, bool> {
         Box::pin(Records::swap(self, name, old, new, lifetime, limits))
-    }
-
-    fn timeout(&self) -> Duration {
-        Records::timeout(self)
-    }
-
-    fn secret(&self) -> &[u8] {
-        Records::secret(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        Records::gave_up(self, reason)
     }
 }
 
@@ -89,18 +81,24 @@ impl Records for AnyRecords {
     ) -> Result<bool, LimiterError> {
         self.0.swap(name, old, new, lifetime, limits).await
     }
+}
 
+impl Server for AnyRecords {
     fn timeout(&self) -> Duration {
         self.0.timeout()
     }
 
     /// Whether both are clones of one.
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn secret(&self) -> &[u8] {
         self.0.secret()
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        self.0.health()
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {

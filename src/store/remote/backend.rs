@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
@@ -12,13 +11,12 @@ use tokio::time::Instant;
 use super::by_hand::ByHand;
 use super::free_retries::FreeRetries;
 use super::joint::Joint;
-use super::query::StoreInner;
 use super::standing::Standing;
 use super::tag::KeyTag;
 use crate::algorithm::Algorithm;
 use crate::store::{NodeHealth, SharingStats};
 use crate::values::time::Timestamp;
-use crate::values::{BanGrowth, Decision, Description, LimiterError, Override, Quota, Receipt};
+use crate::values::{BanGrowth, Decision, LimiterError, Override, Quota, Receipt};
 
 /// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
 ///
@@ -127,21 +125,6 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         None
     }
 
-    /// Adds what only the store on Redis has: it decides with others, and keeps the reports of processes.
-    #[doc(hidden)]
-    fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, Self>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description
-    where
-        Self: Sized,
-    {
-        let _ = (limiter, algorithm);
-        description
-    }
-
     /// Returns the state of each node of its server, for metrics: circuit breaker and calls in flight. By default it
     /// reports no node.
     ///
@@ -167,7 +150,10 @@ pub struct Target<'a, A> {
 }
 
 impl<'a, A> Target<'a, A> {
-    pub(crate) const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
+    /// The key with this [tag](Self::tag), of a limiter with the quota `limiter`: for what outlives its question, such as
+    /// a [part](super::JointCharge::part) of a call. `algorithm` has the quota of the key.
+    #[must_use]
+    pub const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
         Self { algorithm, quota, limiter, tag }
     }
 
@@ -192,10 +178,12 @@ impl<'a, A> Target<'a, A> {
     /// [secret](super::RemoteStore::secret) and the key. So no text from a client ever reaches the server.
     #[must_use]
     pub fn name(&self) -> String {
-        self.tag.text().iter().copied().map(char::from).collect()
+        self.tag.to_string()
     }
 
-    pub(crate) const fn tag(&self) -> KeyTag {
+    /// The hash of which the [name](Self::name) is the text.
+    #[must_use]
+    pub const fn tag(&self) -> KeyTag {
         self.tag
     }
 }

@@ -46,9 +46,8 @@ use crate::values::{
 ///
 /// [`Transition::Charge`]: super::Transition::Charge
 pub trait JointBackend: Sized + Send + Sync + 'static {
-    /// The arguments of a call about one key, and the answer. May be a trait object, if keys of several algorithms have
-    /// parts of several types.
-    type Part: ?Sized + Send;
+    /// The arguments of a call about one key, of any algorithm, and the answer.
+    type Part: Send;
 
     /// The connection to the server, without what a single limiter has.
     type Caller: Send + Sync;
@@ -100,7 +99,7 @@ pub struct JointAnswer {
 }
 
 /// A [`JointBackend`] for limiters with this algorithm. [`Backend::joint`] tells the store of it.
-pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
+pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend {
     /// Begins the part of a call that charges a key.
     fn part(&self, target: &Target<'_, A>, cost: u64) -> Self::Part;
 
@@ -111,6 +110,13 @@ pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend<Part: Sized> {
     ///
     /// If nothing can be concluded from it.
     fn read_part(&self, target: &Target<'_, A>, part: &Self::Part) -> Result<Applied<A::State>, LimiterError>;
+
+    /// Whether the key in a part was only read, and stays under another quota than the target's. Then its state, which
+    /// was converted, pays at another rate than it seems to, and this process learns nothing from it. By default false.
+    fn is_foreign(&self, part: &Self::Part) -> bool {
+        let _ = part;
+        false
+    }
 }
 
 /// Lets a limiter decide together with others on its server: what [`Backend::joint`] returns.
@@ -155,30 +161,16 @@ fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
     algorithm: &A,
     description: Description,
 ) -> Description {
-    let begin = |query: KeyQuery<A, B>, cost| -> Box<dyn Member<B>> {
-        let part = query.inner.backend.part(&query.target(), cost);
-        let now = Timestamp::ZERO;
-        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: 0 };
-        Box::new(KeyMember { query, cost, part, found })
-    };
-    description.batching(Joiner { inner: Arc::clone(limiter), algorithm: algorithm.clone(), begin })
+    description.batching(Joiner { inner: Arc::clone(limiter), algorithm: algorithm.clone() })
 }
 
 /// Charges together with other limiters, in one call.
-#[allow(missing_debug_implementations, reason = "it is internal")]
-pub struct Joiner<A: Algorithm, B: JointBackend> {
-    /// The parts that the requests of the limiter share.
-    pub inner: Arc<StoreInner<A::State, B>>,
-    /// Its algorithm.
-    pub algorithm: A,
-    /// Makes the member of a query that costs so many units.
-    pub begin: Begin<A, B>,
+struct Joiner<A: Algorithm, B> {
+    inner: Arc<StoreInner<A::State, B>>,
+    algorithm: A,
 }
 
-/// Makes the member of a query that costs so many units.
-type Begin<A, B> = fn(KeyQuery<A, B>, u64) -> Box<dyn Member<B>>;
-
-impl<A: Algorithm + Clone, B: Backend<A> + JointBackend> Batching for Joiner<A, B> {
+impl<A: Algorithm + Clone, B: JointCharge<A>> Batching for Joiner<A, B> {
     /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys
     /// takes no lease. Also returns `None` for a suspended quota, which needs no call, and for a quota that the server
     /// cannot keep, so that the key's own call reports the error.
@@ -190,7 +182,11 @@ impl<A: Algorithm + Clone, B: Backend<A> + JointBackend> Batching for Joiner<A, 
         if query.is_in_demand(ask.cost()) {
             return None;
         }
-        Some(Box::new(JointClaim((self.begin)(query, ask.cost()))))
+        let cost = ask.cost();
+        let part = query.inner.backend.part(&query.target(), cost);
+        let now = Timestamp::ZERO;
+        let found = Applied { now, old: None, standing: Standing::NONE, kept: None, charged: 0 };
+        Some(Box::new(JointClaim(Box::new(KeyMember { query, cost, part, found }))))
     }
 }
 
@@ -357,7 +353,7 @@ fn groups<B: JointBackend>(members: &[Box<dyn Member<B>>]) -> Vec<Vec<usize>> {
 }
 
 /// One limiter's part of a request, without its algorithm in the type.
-pub trait Member<B: JointBackend>: Send {
+trait Member<B: JointBackend>: Send {
     /// The backend of its store.
     fn backend(&self) -> &B;
 
@@ -384,92 +380,18 @@ pub trait Member<B: JointBackend>: Send {
     fn gave_up(&self, reason: GaveUp) -> LimiterError;
 }
 
-/// A [`Member`] with its algorithm in the type.
-pub trait TypedMember: Send {
-    /// Its algorithm.
-    type Algorithm: Algorithm + Clone;
-    /// The backend of its store.
-    type Backend: Backend<Self::Algorithm> + JointBackend;
-
-    /// The request, and its cost.
-    fn query(&self) -> (&KeyQuery<Self::Algorithm, Self::Backend>, u64);
-
-    /// Its part of a call.
-    fn part(&self) -> &<Self::Backend as JointBackend>::Part;
-
-    /// Its part, into which the answer is written.
-    fn part_mut(&mut self) -> &mut <Self::Backend as JointBackend>::Part;
-
-    /// Reads the answer in the part.
-    fn read_part(&mut self) -> Result<(), LimiterError>;
-
-    /// What the last call has read, and whether the key was only read, and stays under another quota.
-    fn found(&self) -> (&Applied<<Self::Algorithm as Algorithm>::State>, bool);
-}
-
-impl<M: TypedMember> Member<M::Backend> for M {
-    fn backend(&self) -> &M::Backend {
-        &self.query().0.inner.backend
-    }
-
-    fn part(&self) -> &<M::Backend as JointBackend>::Part {
-        self.part()
-    }
-
-    fn part_mut(&mut self) -> &mut <M::Backend as JointBackend>::Part {
-        self.part_mut()
-    }
-
-    fn read_part(&mut self) -> Result<(), LimiterError> {
-        self.read_part()
-    }
-
-    fn judge(&self) -> Decision {
-        let (query, cost) = self.query();
-        query.judge(self.found().0, cost)
-    }
-
-    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp> {
-        let ((query, cost), (found, is_foreign)) = (self.query(), self.found());
-        if !is_charged || cost == 0 {
-            let unchanged = query.note_unchanged(found, is_foreign, seen, cost);
-            return Ok(if alone.is_allowed() { unchanged } else { alone });
-        }
-        let (decisions, is_own) = query.conclude(found, seen, cost, 1)?;
-        if is_own {
-            query.hold_lease(cost, 0, 0, decisions[0], seen.sent);
-        }
-        Ok(decisions[0])
-    }
-
-    fn refund(&self, decision: Decision) -> Decision {
-        if decision.receipt().is_none() {
-            return decision;
-        }
-        let (query, cost) = self.query();
-        query.clone().refund_in_background(cost, decision.receipt());
-        decision.recharged(cost, 0, Some(query.algorithm.terms()))
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        self.backend().gave_up(reason)
-    }
-}
-
 /// The member of a [`JointCharge`].
 struct KeyMember<A: Algorithm, B: JointCharge<A>> {
     query: KeyQuery<A, B>,
     cost: u64,
     part: B::Part,
+    /// What the last call has read.
     found: Applied<A::State>,
 }
 
-impl<A: Algorithm + Clone, B: JointCharge<A>> TypedMember for KeyMember<A, B> {
-    type Algorithm = A;
-    type Backend = B;
-
-    fn query(&self) -> (&KeyQuery<A, B>, u64) {
-        (&self.query, self.cost)
+impl<A: Algorithm + Clone, B: JointCharge<A>> Member<B> for KeyMember<A, B> {
+    fn backend(&self) -> &B {
+        &self.query.inner.backend
     }
 
     fn part(&self) -> &B::Part {
@@ -481,11 +403,36 @@ impl<A: Algorithm + Clone, B: JointCharge<A>> TypedMember for KeyMember<A, B> {
     }
 
     fn read_part(&mut self) -> Result<(), LimiterError> {
-        self.found = self.query.inner.backend.read_part(&self.query.target(), &self.part)?;
+        self.found = self.backend().read_part(&self.query.target(), &self.part)?;
         Ok(())
     }
 
-    fn found(&self) -> (&Applied<A::State>, bool) {
-        (&self.found, false)
+    fn judge(&self) -> Decision {
+        self.query.judge(&self.found, self.cost)
+    }
+
+    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp> {
+        let Self { query, cost, part, found } = self;
+        if !is_charged || *cost == 0 {
+            let unchanged = query.note_unchanged(found, self.backend().is_foreign(part), seen, *cost);
+            return Ok(if alone.is_allowed() { unchanged } else { alone });
+        }
+        let (decisions, is_own) = query.conclude(found, seen, *cost, 1)?;
+        if is_own {
+            query.hold_lease(*cost, 0, 0, decisions[0], seen.sent);
+        }
+        Ok(decisions[0])
+    }
+
+    fn refund(&self, decision: Decision) -> Decision {
+        if decision.receipt().is_none() {
+            return decision;
+        }
+        self.query.clone().refund_in_background(self.cost, decision.receipt());
+        decision.recharged(self.cost, 0, Some(self.query.algorithm.terms()))
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        self.backend().gave_up(reason)
     }
 }

@@ -11,6 +11,7 @@ use super::attempts::Attempts;
 use super::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 use super::calls::Calls;
 use super::records::{Record, Records};
+use super::server::Server;
 use super::standing::Standing;
 use crate::algorithm::{Algorithm, Portable, written_under};
 use crate::store::{NodeHealth, SharingStats, quota_change};
@@ -421,11 +422,11 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     }
 
     fn timeout(&self) -> Duration {
-        Records::timeout(&self.keys)
+        self.keys.timeout()
     }
 
     fn shares_keys_with(&self, other: &Self) -> bool {
-        self.keys.shares_records_with(&other.keys) && self.keys.name == other.keys.name
+        self.keys.is_same_as(&other.keys) && self.keys.name == other.keys.name
     }
 
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -448,7 +449,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
     }
 
     fn health(&self) -> Vec<NodeHealth> {
-        Records::health(&self.keys)
+        self.keys.health()
     }
 }
 
@@ -468,12 +469,14 @@ impl<K: KeyValue, C: Clock> Records for KeyValueRecords<K, C> {
     ) -> Result<bool, LimiterError> {
         self.compare_and_swap(name, old.map(Vec::from), new.map(Vec::from), lifetime, limits).await
     }
+}
 
+impl<K: KeyValue, C: Clock> Server for KeyValueRecords<K, C> {
     fn timeout(&self) -> Duration {
         self.calls.timeout()
     }
 
-    fn shares_records_with(&self, other: &Self) -> bool {
+    fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.store, &other.store)
     }
 

@@ -5,7 +5,7 @@
 //!   [`Backend`].
 //!
 //! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`]. A server
-//! that can make their steps by itself implements [`InFlight`] and [`Accounts`].
+//! that can make their steps by itself implements [`InFlight`], [`Departures`] and [`Accounts`]. All are a [`Server`].
 //!
 //! In either case [`RemoteStore`] does the rest, as it does for
 //! [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
@@ -49,7 +49,8 @@ mod log;
 pub(crate) mod negative_cache;
 pub(crate) mod query;
 pub(crate) mod records;
-mod shared_reports;
+pub(crate) mod server;
+pub(crate) mod shared_reports;
 mod single_flight;
 mod standing;
 mod store;
@@ -58,20 +59,20 @@ pub(crate) mod tag;
 
 pub use self::accounts::Accounts;
 pub use self::alternatives::Alternatives;
+pub use self::any_records::AnyRecords;
 pub use self::attempts::Attempts;
 pub use self::backend::{Applied, Backend, CallLimits, GaveUp, Target, Transition};
 pub use self::by_hand::{ByHand, ChargeByHand, KeyRead, Replacement};
 pub use self::calls::Calls;
-pub use self::departures::{Arrival, DepartureQueue, DepartureTerms, Departures, RecordQueue, Reserved, Timeline};
+pub use self::departures::{Arrival, DepartureTerms, Departures, Reserved, Timeline};
 pub use self::fault::{Fault, KindOfFault};
 pub use self::free_retries::{ChargeRetries, ChargedOnce, FreeRetries, FreeRetry, RetryRecord};
 pub use self::in_flight::{InFlight, ProcessField, TakenUnits};
 pub use self::joint::{Joint, JointAnswer, JointBackend, JointCharge};
 pub use self::key_value::{KeyValue, KeyValueBackend, KeyValueRecords};
 pub use self::limiter_keys::RemoteKey;
-#[doc(hidden)]
-pub use self::query::StoreInner;
 pub use self::records::{Record, Records, Unchanged};
+pub use self::server::Server;
 pub use self::standing::Standing;
 pub use self::store::RemoteStore;
 pub use self::table::RemoteTable;

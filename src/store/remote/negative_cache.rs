@@ -26,8 +26,7 @@ use crate::values::time::Timestamp;
 /// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
 /// `DRIFT_DIVISOR`, which also says what a greater difference costs. If the server's clock is stepped, or this
 /// machine is suspended, entries may be wrong for the time under *Staleness*.
-#[allow(missing_debug_implementations, reason = "it is internal")]
-pub struct NegativeCache<S> {
+pub(crate) struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
     /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
     /// sent earlier is not stored.
@@ -102,7 +101,7 @@ impl<S: Copy> KnownEntry<S> {
 impl<S: Copy> NegativeCache<S> {
     /// An empty one.
     #[allow(clippy::new_without_default, reason = "it takes a mebibyte")]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
@@ -111,7 +110,7 @@ impl<S: Copy> NegativeCache<S> {
     ///
     /// A rejection is certain if even the latest time that the server's clock may show is too early. The advertised
     /// wait is counted from the earliest, so that a client that waits for it does not come too early.
-    pub fn rejection(
+    pub(crate) fn rejection(
         &self,
         tag: KeyTag,
         now: Timestamp,
@@ -139,7 +138,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Records the answer to a call: stores the state of a key that is used up, and removes a key that is not.
-    pub fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
+    pub(crate) fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
         match used_up {
             Some(state) => {
                 let entry = KnownEntry { state, observed, verified: observed.answered };
@@ -166,7 +165,7 @@ impl<S: Copy> NegativeCache<S> {
     }
 
     /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
-    pub fn forget(&self, tag: KeyTag, now: Timestamp) {
+    pub(crate) fn forget(&self, tag: KeyTag, now: Timestamp) {
         // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
         // locks the set first, its entry is removed here. If it locks the set second, the lock makes the mark visible,
         // and `note` does not store the answer to a call that was sent earlier. So the mark itself may be relaxed. In

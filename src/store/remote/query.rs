@@ -40,10 +40,9 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
 /// The parts of a table that the requests of one limiter share.
-#[allow(missing_debug_implementations, reason = "no public function returns it")]
-pub struct StoreInner<S, B> {
+pub(crate) struct StoreInner<S, B> {
     /// What knows the server.
-    pub backend: B,
+    pub(crate) backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryTable<S>,
     pub(super) negative_cache: NegativeCache<CachedState<S>>,
@@ -67,10 +66,9 @@ pub(crate) struct CachedState<S> {
 pub(crate) type Answered = Result<Decision, LimiterError>;
 
 /// A request about one key, with everything that a task needs to make calls for it.
-#[allow(missing_debug_implementations, reason = "it is internal")]
-pub struct KeyQuery<A: Algorithm, B> {
+pub(crate) struct KeyQuery<A: Algorithm, B> {
     /// The parts that the requests of the limiter share.
-    pub inner: Arc<StoreInner<A::State, B>>,
+    pub(crate) inner: Arc<StoreInner<A::State, B>>,
     /// The algorithm, under the query's quota.
     pub(crate) algorithm: A,
     /// The key's own quota; `None` if it has the limiter's.
@@ -79,7 +77,7 @@ pub struct KeyQuery<A: Algorithm, B> {
     limiter: Quota,
     pub(crate) key: PartitionKey,
     /// The hash that stands for the key.
-    pub tag: KeyTag,
+    pub(crate) tag: KeyTag,
 }
 
 impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
@@ -101,7 +99,11 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// # Errors
     ///
     /// If the server cannot keep that quota.
-    pub fn for_ask(inner: &Arc<StoreInner<A::State, B>>, algorithm: &A, ask: &Ask<'_>) -> Result<Self, LimiterError> {
+    pub(crate) fn for_ask(
+        inner: &Arc<StoreInner<A::State, B>>,
+        algorithm: &A,
+        ask: &Ask<'_>,
+    ) -> Result<Self, LimiterError> {
         let key = ask.key();
         let quota = ask.quota().filter(|quota| !quota.is_suspended());
         let limiter = algorithm.quota();
@@ -140,7 +142,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns that rejection to a caller that verifies nothing: also by an entry that must be verified.
-    pub fn peek_rejection(&self, cost: u64) -> Option<Decision> {
+    pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
         }
@@ -272,7 +274,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Returns the key as the backend knows it.
-    pub fn target(&self) -> Target<'_, A> {
+    pub(crate) fn target(&self) -> Target<'_, A> {
         Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
     }
 
@@ -388,7 +390,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records the outcome of a charge of `count` requests. Returns the decisions on them, and whether they were made
     /// under the query's quota.
-    pub fn conclude(
+    pub(crate) fn conclude(
         &self,
         applied: &Applied<A::State>,
         seen: Observation,
@@ -418,7 +420,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Charges the local fallback units that the server was charged, as far as it has them left.
-    pub fn charge_fallback(&self, units: u64) {
+    pub(crate) fn charge_fallback(&self, units: u64) {
         let ask = Ask::charge(&self.key, units).under(self.quota);
         let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
     }
@@ -436,7 +438,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Records the outcome of a call that has charged nothing. Returns the decision on a request of cost 0, with the
     /// numbers of the key. If the key `is_foreign`, it stays under another quota and pays its debt at the rate of that
     /// quota, so its state is not recorded.
-    pub fn note_unchanged(
+    pub(crate) fn note_unchanged(
         &self,
         applied: &Applied<A::State>,
         is_foreign: bool,
@@ -575,7 +577,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Records the standing of the key after a change. Returns the decision on a request of cost 0.
-    pub fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
+    pub(crate) fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
         if applied.standing.is_in_force(applied.now) {
             self.learn_standing(applied.standing, applied.old, seen);
         } else {

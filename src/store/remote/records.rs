@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Mutex, OwnedMutexGuard};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 
 use super::attempts::Attempts;
 use super::backend::{CallLimits, GaveUp};
-use super::tag::{KeyTag, Tags};
-use crate::store::NodeHealth;
+use super::limiter_keys::LimiterKeys;
+use super::server::Server;
+use super::tag::KeyTag;
 use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{LimiterError, PartitionKey};
@@ -33,7 +34,7 @@ use crate::values::{LimiterError, PartitionKey};
 /// - Both return before the deadline, also if the server does not answer: [`Calls`](super::Calls) sees to this.
 ///
 /// `testing::check_records` (feature `test-util`) tests yours.
-pub trait Records: Send + Sync + 'static {
+pub trait Records: Server {
     /// Reads a record. Names are short: the name of a limiter, and less than 64 characters of base64url, `:` and `-`.
     ///
     /// # Errors
@@ -55,28 +56,6 @@ pub trait Records: Send + Sync + 'static {
         lifetime: Duration,
         limits: CallLimits,
     ) -> impl Future<Output = Result<bool, LimiterError>> + Send;
-
-    /// Returns how long a decision may take, all in all.
-    fn timeout(&self) -> Duration;
-
-    /// Returns whether both keep the same records, so that a limiter over this inherits from one over the other.
-    fn shares_records_with(&self, other: &Self) -> bool;
-
-    /// Returns the secret of the hashes that stand for keys in the names of records, so that a reader of the server's
-    /// data cannot find the keys by trying. Processes that share records agree on it. Empty by default.
-    fn secret(&self) -> &[u8] {
-        &[]
-    }
-
-    /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
-    fn health(&self) -> Vec<NodeHealth> {
-        Vec::new()
-    }
-
-    /// Returns the error of a request that this process gave up. By default with the reason as its source.
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        LimiterError::new(reason.to_string()).with_source(reason)
-    }
 }
 
 /// Shares the server.
@@ -94,26 +73,6 @@ impl<R: Records> Records for Arc<R> {
         limits: CallLimits,
     ) -> impl Future<Output = Result<bool, LimiterError>> + Send {
         R::swap(self, name, old, new, lifetime, limits)
-    }
-
-    fn timeout(&self) -> Duration {
-        R::timeout(self)
-    }
-
-    fn shares_records_with(&self, other: &Self) -> bool {
-        R::shares_records_with(self, other)
-    }
-
-    fn secret(&self) -> &[u8] {
-        R::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        R::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        R::gave_up(self, reason)
     }
 }
 
@@ -134,7 +93,7 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What a [change](LimiterRecords::change) makes of a record.
+/// What a [change] makes of a record.
 pub(crate) enum Step<T> {
     /// Nothing is written.
     Leave(T),
@@ -170,101 +129,55 @@ pub(crate) struct Changed<T> {
 /// The records of one limiter, and the requests of this process that change them.
 pub(crate) struct LimiterRecords<R> {
     records: R,
-    limiter: Box<str>,
-    tags: Tags,
-    turns: Turns,
+    keys: LimiterKeys,
 }
 
 impl<R: Records> LimiterRecords<R> {
     /// Keeps the keys of the limiter that is called `limiter`.
     pub(crate) fn new(records: R, limiter: &str) -> Self {
-        let tags = Tags::new(records.secret());
-        Self { records, limiter: limiter.into(), tags, turns: Turns::default() }
+        let keys = LimiterKeys::new(records.secret(), limiter);
+        Self { records, keys }
     }
 
     pub(crate) const fn records(&self) -> &R {
         &self.records
     }
 
-    pub(crate) fn limiter(&self) -> &str {
-        &self.limiter
-    }
-
     pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
-        self.tags.of(key)
+        self.keys.tag(key)
     }
 
     /// The name of a key's record. `kind` separates the records of a key.
     pub(crate) fn name(&self, tag: KeyTag, kind: char) -> String {
-        let tag = tag.text();
-        let tag = std::str::from_utf8(&tag).expect("base64");
-        format!("{}:{tag}:{kind}", self.limiter)
+        self.keys.key(tag).record(kind)
     }
 
     /// The name of one of several records of a kind.
     pub(crate) fn name_of_part(&self, tag: KeyTag, kind: char, part: impl fmt::Display) -> String {
-        format!("{}{part}", self.name(tag, kind))
+        self.keys.key(tag).record_of(kind, part)
     }
 
-    /// The name of a record that is no key's. No tag is as short as the begin of an item.
+    /// The name of a record that is no key's.
     pub(crate) fn item(&self, item: &str) -> String {
-        format!("{}:{item}", self.limiter)
+        self.keys.item(item)
     }
 
-    /// Reads a record of a key, lets `step` decide, and writes what it returns; again, if another process was faster.
-    /// Requests of this process for one record take turns, first come, first served, since they would only be faster
-    /// than each other.
-    ///
-    /// Two calls, or one if nothing is written.
-    pub(crate) async fn change<T>(
-        &self,
-        tag: KeyTag,
-        kind: char,
-        deadline: Instant,
-        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
-    ) -> Result<Changed<T>, Unchanged> {
-        self.change_named(self.name(tag, kind), deadline, step).await
-    }
-
-    /// The same of an [item](Self::item).
-    pub(crate) async fn change_item<T>(
-        &self,
-        item: &str,
-        deadline: Instant,
-        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
-    ) -> Result<Changed<T>, Unchanged> {
-        self.change_named(self.item(item), deadline, step).await
-    }
-
-    /// The same of the record with this name.
+    /// Makes a [change] of the record with this name, in its turn.
     pub(crate) async fn change_named<T>(
         &self,
         name: String,
         deadline: Instant,
         step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
     ) -> Result<Changed<T>, Unchanged> {
-        change(&self.records, Some(&self.turns), &name, deadline, step).await
-    }
-
-    /// Waits behind the requests of this process that came earlier for the record with this name.
-    pub(crate) async fn turn(&self, name: &str, deadline: Instant) -> Result<Turn, Unchanged> {
-        let turn = tokio::time::timeout_at(deadline, self.turns.take(name)).await;
-        turn.map_err(|_| Unchanged::NotWritten(self.records.gave_up(GaveUp::TimedOut)))
-    }
-
-    /// Makes a [change](Self::change) in its turn.
-    pub(crate) async fn change_in_turn<T>(
-        &self,
-        turn: &Turn,
-        deadline: Instant,
-        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
-    ) -> Result<Changed<T>, Unchanged> {
-        change(&self.records, None, &turn.name, deadline, step).await
+        change(&self.records, Some(self.keys.turns()), &name, deadline, step).await
     }
 }
 
-/// Makes a [change](LimiterRecords::change) of the record with this name: in its turn, or without one, before all that
-/// wait for theirs. A turn is waited for during half of the time, so that those who get one have time for their calls.
+/// Reads a record, lets `step` decide, and writes what it returns; again, if another process was faster. Requests of
+/// this process for one record take turns, first come, first served, since they would only be faster than each other.
+/// Without turns, this goes before all that wait for theirs.
+///
+/// Two calls, or one if nothing is written.
 pub(crate) async fn change<R: Records, T>(
     records: &R,
     turns: Option<&Turns>,
@@ -275,10 +188,7 @@ pub(crate) async fn change<R: Records, T>(
     let limits = CallLimits { deadline, requests: 1 };
     let gave_up = |reason| Unchanged::NotWritten(records.gave_up(reason));
     let _turn = match turns {
-        Some(turns) => {
-            let longest = deadline.saturating_duration_since(Instant::now()) / 2;
-            Some(timeout(longest, turns.take(name)).await.map_err(|_| gave_up(GaveUp::TimedOut))?)
-        }
+        Some(turns) => Some(turns.take_in_half(name, deadline, records).await.map_err(Unchanged::NotWritten)?),
         None => None,
     };
     let mut attempts = Attempts::new(deadline);
@@ -311,8 +221,24 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Waits behind the requests that came earlier for this record.
-    pub(crate) async fn take(&self, name: &str) -> Turn {
+    /// Waits behind the requests that came earlier for this record, for half of the time until `deadline` at most:
+    /// whoever got a turn later would have no time for its calls, and change the record for a request that gave up.
+    pub(crate) async fn take_in_half(
+        &self,
+        name: &str,
+        deadline: Instant,
+        server: &impl Server,
+    ) -> Result<Turn, LimiterError> {
+        let now = Instant::now();
+        self.take(name, now + deadline.saturating_duration_since(now) / 2, server).await
+    }
+
+    /// Waits behind the requests that came earlier for this record, until `deadline` at most.
+    pub(crate) async fn take(&self, name: &str, deadline: Instant, server: &impl Server) -> Result<Turn, LimiterError> {
+        timeout_at(deadline, self.wait(name)).await.map_err(|_| server.gave_up(GaveUp::TimedOut))
+    }
+
+    async fn wait(&self, name: &str) -> Turn {
         // Made before the wait, so that a request that gives up leaves no entry either.
         let mut turn = Turn { all: Arc::clone(&self.0), name: name.into(), held: None };
         let mutex = Arc::clone(self.0.lock().entry(Arc::clone(&turn.name)).or_default());

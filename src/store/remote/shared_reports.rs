@@ -1,21 +1,26 @@
 //! [`SharedReports`]: what each process reports of a limiter, in records of its own, and an index of them.
 
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
+
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::any_records::AnyRecords;
 use super::backend::CallLimits;
 use super::records::{LimiterRecords, Records, Step};
+use super::server::deadline_of;
 use crate::util::lock::Lock;
-use crate::values::{LimiterError, PartitionKey, Report, SharesReports};
+use crate::values::time::Timestamp;
+use crate::values::{Description, LimiterError, PartitionKey, Report, SharesReports};
 
 /// The reports of the processes that share a limiter: a record for each process and hour, which no other process
 /// writes, and one that lists them, which a process writes once per hour.
-pub(super) struct SharedReports {
+pub(crate) struct SharedReports {
     records: Arc<LimiterRecords<AnyRecords>>,
     /// The reports of this process that the index has: the last of them.
     listed: Arc<Lock<Vec<Place>>>,
@@ -24,6 +29,9 @@ pub(super) struct SharedReports {
 /// The hour and the process of a report.
 type Place = (u64, u64);
 
+/// In nanoseconds.
+const HOUR: u64 = 3_600_000_000_000;
+
 /// A report is read in its hour and in the next. Clocks of processes may differ.
 const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
 
@@ -31,6 +39,17 @@ const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
 const MOST_PLACES: usize = 1_024;
 
 const INDEX: &str = "-:r";
+
+/// Adds to the description of the limiter that is called `limiter` that its processes share reports, if there are
+/// records for these.
+pub(crate) fn sharing_reports(description: Description, records: Option<AnyRecords>, limiter: &str) -> Description {
+    match records {
+        Some(records) => {
+            description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(records, limiter))))
+        }
+        None => description,
+    }
+}
 
 impl SharedReports {
     pub(super) fn new(records: Arc<LimiterRecords<AnyRecords>>) -> Self {
@@ -50,23 +69,25 @@ async fn put(
         let is_same = old == Some(&text[..]);
         Ok(if is_same { Step::Leave(()) } else { Step::Write((), Some(text.clone()), LIFETIME) })
     };
-    let deadline = || Instant::now() + records.records().timeout();
-    records.change_item(&item(place), deadline(), replace).await?;
+    let deadline = || deadline_of(records.records());
+    records.change_named(records.item(&item(place)), deadline(), replace).await?;
     if listed.lock().contains(&place) {
         return Ok(());
     }
-    let list = |old: Option<&[u8]>, _| {
+    let list = |old: Option<&[u8]>, now: Timestamp| {
         let mut places = old.map(read_places).unwrap_or_default();
         if places.contains(&place) {
             return Ok(Step::Leave(()));
         }
-        places.retain(|(hour, _)| hour.saturating_add(2) > place.0 && *hour < place.0.saturating_add(2));
+        // By the clock of the server: a process whose own one is wrong would leave out those of all others.
+        let present = now.as_nanos() / HOUR;
+        places.retain(|(hour, _)| hour.abs_diff(present) <= 1);
         let beyond = (places.len() + 1).saturating_sub(MOST_PLACES);
         places.drain(..beyond);
         places.push(place);
         Ok(Step::Write((), Some(write_places(&places)), LIFETIME))
     };
-    records.change_item(INDEX, deadline(), list).await?;
+    records.change_named(records.item(INDEX), deadline(), list).await?;
     let mut listed = listed.lock();
     listed.retain(|(hour, _)| hour.saturating_add(1) >= place.0);
     listed.push(place);
@@ -110,7 +131,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         Box::pin(async move {
             let read = async |item: &str| {
-                let limits = CallLimits::until(Instant::now() + records.records().timeout());
+                let limits = CallLimits::until(deadline_of(records.records()));
                 Ok::<_, LimiterError>(records.records().read(&records.item(item), limits).await?.value)
             };
             let index = read(INDEX).await?;
@@ -132,7 +153,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         let name = records.name_of_part(records.tag(key), 'x', crossing);
         Box::pin(async move {
-            let limits = CallLimits::until(Instant::now() + records.records().timeout());
+            let limits = CallLimits::until(deadline_of(records.records()));
             records.records().swap(&name, None, Some(b"1"), span, limits).await
         })
     }

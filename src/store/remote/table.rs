@@ -174,7 +174,6 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         if let Some(joint) = self.inner.backend.joint() {
             description = joint.describe(&self.inner, algorithm, description);
         }
-        let description = self.inner.backend.describe(&self.inner, algorithm, description);
         if !self.inner.backend.keeps_standing(algorithm) {
             return description;
         }

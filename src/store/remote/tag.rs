@@ -1,5 +1,7 @@
 //! Tags: hashes that stand for partition keys on servers and in the tables of this process.
 
+use std::fmt;
+
 use sha2::{Digest, Sha256};
 
 use crate::util::base64;
@@ -54,6 +56,13 @@ impl KeyTag {
     /// Returns 64 of its bits, for a table.
     pub fn short(self) -> u64 {
         u64::from_le_bytes(self.0[..8].try_into().expect("eight bytes"))
+    }
+}
+
+/// The text of the tag, in base64url.
+impl fmt::Display for KeyTag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.text()).expect("base64 is ASCII"))
     }
 }
 

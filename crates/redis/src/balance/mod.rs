@@ -3,18 +3,14 @@
 mod script;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::Abilities as _;
-use tower_sluice::limiter::Description;
-use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::accounts::{AccountKey, AccountReply, AccountStep};
-use tower_sluice::store::remote::{Accounts, CallLimits, GaveUp};
+use tower_sluice::store::remote::accounts::{AccountReply, AccountStep};
+use tower_sluice::store::remote::{Accounts, AnyRecords, CallLimits, RemoteKey};
 
 use crate::connection::{Fault, FaultKind, Redis};
-use crate::script::{Key, KeyNames, ScriptReply};
-use crate::store::{RedisReports, failed};
+use crate::script::{Key, ScriptReply};
+use crate::store::failed;
 
 /// The accounts of a [`SharedBalance`](tower_sluice::SharedBalance) on Redis (6.2 or later) or Valkey.
 ///
@@ -32,42 +28,19 @@ use crate::store::{RedisReports, failed};
 impl Accounts for Redis {
     async fn apply(
         &self,
-        account: &AccountKey<'_>,
+        key: &RemoteKey<'_>,
         step: AccountStep,
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
-        let key = Key::of_text(self.prefix(), account.limiter(), &account.name(), &["l"]);
-        let call = script::call(key, step, |reference| {
-            Key::of_text(self.prefix(), account.limiter(), &account.name(), &["h", &reference.name()])
-        });
+        let name = |kind: &[&str]| Key::new(self.prefix(), key.limiter(), key.tag(), kind);
+        let call = script::call(name(&["l"]), step, |reference| name(&["h", &reference.tag().to_string()]));
         let call = call.ok_or_else(|| failed(FaultKind::Unintelligible))?;
         let value = self.call_by(&call, limits).await.map_err(failed)?;
         let reply = ScriptReply::read(value, call.keys.len()).and_then(|reply| script::read(&reply));
         reply.map_err(|problem| failed(Fault::from(problem)))
     }
 
-    fn timeout(&self) -> Duration {
-        Self::timeout(self)
-    }
-
-    fn shares_accounts_with(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-
-    fn secret(&self) -> &[u8] {
-        Self::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        Self::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(reason)
-    }
-
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let names = KeyNames::new(self.prefix(), limiter, Self::secret(self));
-        description.sharing_reports(RedisReports::new(self, &names))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
     }
 }

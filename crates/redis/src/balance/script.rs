@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use smallvec::smallvec;
-use tower_sluice::internal::redis::REFERENCE_KEPT;
+use tower_sluice::internal::remote::REFERENCE_KEPT;
 use tower_sluice::store::remote::accounts::{
     AccountDone, AccountReply, AccountStep, CreditExpiry, Expiry, Paid, Reference, Shortfall, Unfit,
 };

@@ -145,7 +145,15 @@ impl RedisBuilder {
         };
         let Self { prefix, secret, .. } = self;
         let is_split = AtomicBool::new(false);
-        Ok(Redis(Arc::new(RedisInner { topology, settings, prefix, secret, calls: CallMetrics::default(), is_split })))
+        Ok(Redis(Arc::new(RedisInner {
+            topology,
+            settings,
+            prefix,
+            secret,
+            calls: CallMetrics::default(),
+            queue_bundles: Arc::default(),
+            is_split,
+        })))
     }
 }
 

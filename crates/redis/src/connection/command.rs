@@ -22,7 +22,7 @@ pub(super) fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();
     // The name, the script and the number of keys come before them.
     let count = 3 + call.keys.len() + call.args.len() + call.texts.len();
-    let texts = call.texts.iter().map(String::len).sum::<usize>();
+    let texts = call.texts.iter().map(Vec::len).sum::<usize>();
     let mut command = Cmd::with_capacity(count, name.len() + script.len() + keys + numbers + texts);
     command.arg(name).arg(script).arg(call.keys.len());
     for key in &call.keys {
@@ -32,7 +32,7 @@ pub(super) fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
         command.arg(*number);
     }
     for text in &call.texts {
-        command.arg(text);
+        command.arg(&text[..]);
     }
     command
 }

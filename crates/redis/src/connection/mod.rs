@@ -44,8 +44,9 @@ pub use self::builder::RedisBuilder;
 pub(crate) use self::fault::RedisFault;
 pub use self::fault::{Fault, FaultKind};
 
+use tower_sluice::LimiterError;
 use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::CallLimits;
+use tower_sluice::store::remote::{CallLimits, GaveUp, Server};
 
 use self::builder::Servers;
 use self::call_metrics::CallMetrics;
@@ -53,6 +54,7 @@ use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;
 use crate::script::{Key, ScriptCall};
+use crate::store::BundleState;
 
 /// A Redis server, or several that act as one, on which processes share budgets. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
@@ -81,10 +83,9 @@ use crate::script::{Key, ScriptCall};
 ///
 /// An ACL user needs `+eval +evalsha +get +set +del +time +pttl` and the keys `~sluice:*` (or of your
 /// [`prefix`](RedisBuilder::prefix)), and with [`SharedConcurrency`](tower_sluice::SharedConcurrency) or
-/// [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; with policies that
-/// [track offenders](tower_sluice::Policy::track_offenders), `+hgetall +hkeys +hset +hdel +pexpireat`; in a cluster,
-/// `+cluster|slots +asking` as well; for a database other than 0, `+select`. With `+config|get`, a warning is logged if
-/// the server may evict keys.
+/// [`SharedBalance`](tower_sluice::SharedBalance) `+hget +hgetall +hset +hdel +pexpireat` as well; in a cluster,
+/// `+cluster|slots +asking`; for a database other than 0, `+select`. With `+config|get`, a warning is logged if the
+/// server may evict keys.
 ///
 /// # One node of a cluster
 ///
@@ -112,6 +113,7 @@ struct RedisInner {
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
+    queue_bundles: Arc<BundleState>,
     /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
     /// cluster.
     is_split: AtomicBool,
@@ -229,6 +231,11 @@ impl Redis {
         !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
     }
 
+    /// The bundles of all queues: those of one quota may share calls.
+    pub(crate) fn queue_bundles(&self) -> &Arc<BundleState> {
+        &self.0.queue_bundles
+    }
+
     pub(crate) fn prefix(&self) -> &str {
         &self.0.prefix
     }
@@ -237,14 +244,9 @@ impl Redis {
         &self.0.secret
     }
 
-    /// Runs the script for one request, at most once, within the timeout. If this is dropped, or if no answer came, it
-    /// may have run nevertheless.
-    pub(crate) async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
-        self.call_by(call, CallLimits::until(self.deadline())).await
-    }
-
     /// Runs the script at most once, within the `limits` of its decision. A failure counts for each of
-    /// `limits.requests` requests. Finds the node, and follows redirections.
+    /// `limits.requests` requests. Finds the node, and follows redirections. If this is dropped, or if no answer came,
+    /// it may have run nevertheless.
     pub(crate) async fn call_by(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
         let deadline = limits.deadline;
         // Most calls are made within a task, which is quicker to check.
@@ -311,6 +313,28 @@ impl Redis {
     /// Whether the node with this slot is known, and its circuit breaker is not closed.
     pub(crate) fn is_failing(&self, slot: impl FnOnce() -> u16) -> bool {
         self.0.topology.known_node(slot).is_some_and(|node| node.gate.is_failing())
+    }
+}
+
+impl Server for Redis {
+    fn timeout(&self) -> Duration {
+        Self::timeout(self)
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        self.id() == other.id()
+    }
+
+    fn secret(&self) -> &[u8] {
+        Self::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        Self::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        Fault::from(reason).into()
     }
 }
 

@@ -9,7 +9,7 @@ use ::redis::{AsyncConnectionConfig, Client, Cmd, ConnectionInfo, RedisResult, V
 use tokio::runtime::{Handle, Id};
 use tokio::time::{Instant, timeout, timeout_at};
 use tower_sluice::internal::Lock;
-use tower_sluice::internal::redis::CallGate;
+use tower_sluice::internal::remote::CallGate;
 use tower_sluice::store::NodeHealth;
 
 use super::connections::{ConnectionHandle, Connections, EndOfConnection};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ::redis::{ServerErrorKind, Value};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
-use tower_sluice::internal::redis::{CallFailure, Evidence, Watch};
+use tower_sluice::internal::remote::{CallFailure, Evidence, Watch};
 use tower_sluice::store::remote::{CallLimits, GaveUp};
 
 use super::command::command;

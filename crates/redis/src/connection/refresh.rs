@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_sluice::internal::Lock;
-use tower_sluice::internal::redis::pause_after;
+use tower_sluice::internal::remote::pause_after;
 
 use super::fault::FaultKind;
 use super::shared_task::{SharedTask, TAKE_OVER_AFTER, TaskOutcome, Work};

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use tower_sluice::internal::Lock;
 
 use super::fault::{Fault, FaultKind};
-use tower_sluice::internal::redis::OnDrop;
+use tower_sluice::internal::remote::OnDrop;
 
 /// Runs work in a task of its own, so that it continues when its callers give up. Callers that come while it runs share
 /// its outcome, so it runs once at a time. A second run begins only if the runtime of the first may be blocked.

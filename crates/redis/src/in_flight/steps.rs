@@ -3,15 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::{Abilities as _, KeyTag};
-use tower_sluice::limiter::Description;
-use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{CallLimits, GaveUp, InFlight, ProcessField, RemoteKey, TakenUnits, Unchanged};
+use tower_sluice::store::remote::{AnyRecords, CallLimits, InFlight, ProcessField, RemoteKey, TakenUnits, Unchanged};
 
 use crate::connection::{Fault, Redis, RedisFault as _};
-use crate::script::{Key, KeyNames, ScriptCall, ScriptReply};
-use crate::store::{RedisReports, failed};
+use crate::script::{Key, ScriptCall, ScriptReply};
+use crate::store::failed;
 
 /// One round trip for each step.
 impl InFlight for Redis {
@@ -51,35 +47,13 @@ impl InFlight for Redis {
         Ok(answer.admitted == 1)
     }
 
-    fn timeout(&self) -> Duration {
-        self.timeout()
-    }
-
-    fn shares_counts_with(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-
-    fn secret(&self) -> &[u8] {
-        self.secret()
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        self.health()
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(Fault::from(reason))
-    }
-
-    /// Processes pass on to each other what they have rejected.
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let names = KeyNames::new(self.prefix(), limiter, self.secret());
-        description.sharing_reports(RedisReports::new(self, &names))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
     }
 }
 
 fn name(redis: &Redis, key: &RemoteKey<'_>) -> Key {
-    Key::new(redis.prefix(), key.limiter(), KeyTag::from_bits(key.hash()), &["n"])
+    Key::new(redis.prefix(), key.limiter(), key.tag(), &["n"])
 }
 
 fn micros(lease: Duration) -> u64 {

@@ -10,92 +10,58 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::Abilities as _;
-use tower_sluice::limiter::Description;
-use tower_sluice::store::NodeHealth;
-use tower_sluice::store::remote::{Arrival, DepartureQueue, DepartureTerms, Departures, GaveUp, KeyTag, Reserved};
+use tower_sluice::store::remote::{AnyRecords, Arrival, CallLimits, DepartureTerms, Departures, RemoteKey, Reserved};
 
 use self::script::QueueScript;
 use crate::connection::Redis;
-use crate::script::{Key, KeyNames};
-use crate::store::{RedisReports, ScriptCaller, failed};
+use crate::script::Key;
+use crate::store::{ScriptCaller, failed};
 
-/// One queue on Redis.
-pub struct RedisDepartures {
-    redis: Redis,
-    scripts: ScriptCaller,
-    names: KeyNames,
-    script: QueueScript,
-}
-
-/// A queue on it has names under its prefix, and its scripts make each step in one round trip. Times are to the
-/// microsecond of the server's clock; intervals are exact.
+/// A key has a name under its prefix, and scripts make each step in one round trip. Times are to the microsecond of the
+/// server's clock; intervals are exact. Calls for queues with the same terms share bundles.
 impl Departures for Redis {
-    type Queue = RedisDepartures;
+    async fn reserve(
+        &self,
+        key: &RemoteKey<'_>,
+        terms: &DepartureTerms,
+        arrival: Arrival,
+        limits: CallLimits,
+    ) -> Result<Reserved, LimiterError> {
+        let script = QueueScript::new(*terms);
+        let call = script.call(name(self, key), arrival);
+        let answer = ScriptCaller::of_queues(self).call(call, limits).await.map_err(failed)?;
+        let seen = Instant::now();
+        let (end, timeline) = script.reserved(&answer, arrival).map_err(failed)?;
+        Ok(Reserved { now: answer.now, seen, end, timeline })
+    }
 
-    fn open(self: Arc<Self>, name: &str, terms: DepartureTerms) -> RedisDepartures {
-        RedisDepartures {
-            scripts: ScriptCaller::new(&self),
-            names: KeyNames::new(self.prefix(), name, self.secret()),
-            script: QueueScript::new(terms),
-            redis: Self::clone(&self),
-        }
+    async fn give_back(
+        &self,
+        key: &RemoteKey<'_>,
+        terms: &DepartureTerms,
+        length: u128,
+        end: u128,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        let call = QueueScript::new(*terms).give_back(name(self, key), length, end);
+        Ok(ScriptCaller::of_queues(self).call(call, limits).await.map_err(failed)?.admitted > 0)
     }
 
     /// # Errors
     ///
     /// [`UnfitQuota`](crate::UnfitQuota), if it would take 2^51 microseconds, about 71 years, to pay for a full queue
-    /// and one more request of the greatest [cost](Description::max_cost): bursts and waits of up to 35 years are fine.
-    /// And if a limit above 4.5 × 10^12 has a period that is no whole number of microseconds, so that it is exact only
-    /// in [too many parts](crate::UnfitQuota::TooManyParts) of one.
+    /// and one more request of the greatest [cost](tower_sluice::limiter::Description::max_cost): bursts and waits of
+    /// up to 35 years are fine. And if a limit above 4.5 × 10^12 has a period that is no whole number of microseconds,
+    /// so that it is exact only in [too many parts](crate::UnfitQuota::TooManyParts) of one.
     fn check_fit(&self, terms: &DepartureTerms) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(QueueScript::new(*terms).check_fit()?)
     }
 
-    fn shares_departures_with(&self, other: &Self) -> bool {
-        self.id() == other.id()
-    }
-
-    fn secret(&self) -> &[u8] {
-        self.secret()
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::new(Self::records(self)))
     }
 }
 
-impl RedisDepartures {
-    fn key(&self, tag: KeyTag) -> Key {
-        self.names.key(tag, 'q')
-    }
-}
-
-impl DepartureQueue for RedisDepartures {
-    async fn reserve(&self, key: KeyTag, arrival: Arrival) -> Result<Reserved, LimiterError> {
-        let call = self.script.call(self.key(key), arrival);
-        let answer = self.scripts.call_one(call).await.map_err(failed)?;
-        let seen = Instant::now();
-        let (end, timeline) = self.script.reserved(&answer, arrival).map_err(failed)?;
-        Ok(Reserved { now: answer.now, seen, end, timeline })
-    }
-
-    async fn give_back(&self, key: KeyTag, length: u128, end: u128) -> Result<bool, LimiterError> {
-        let call = self.script.give_back(self.key(key), length, end);
-        Ok(self.scripts.call_one(call).await.map_err(failed)?.admitted > 0)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        self.redis.health()
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        failed(reason)
-    }
-
-    fn describe(&self, description: Description) -> Description {
-        description.sharing_reports(RedisReports::new(&self.redis, &self.names))
-    }
-}
-
-impl std::fmt::Debug for RedisDepartures {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RedisDepartures").field("redis", &self.redis).finish_non_exhaustive()
-    }
+fn name(redis: &Redis, key: &RemoteKey<'_>) -> Key {
+    Key::new(redis.prefix(), key.limiter(), key.tag(), &["q"])
 }

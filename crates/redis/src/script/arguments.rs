@@ -17,8 +17,7 @@ use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL
 use crate::script::{Key, Script, ScriptCall};
 
 /// The charge or the refund of one key in a call.
-#[allow(missing_debug_implementations, reason = "no public function returns it")]
-pub struct ScriptCharge {
+pub(crate) struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
@@ -133,7 +132,7 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
         call.args.push(conversion.as_ref().map_or(0, |conversion| conversion.expires));
         if are_converted {
             let Swap { read, written, .. } = conversion.take().unwrap_or_default();
-            call.texts.extend([read, written]);
+            call.texts.extend([read, written].map(String::into_bytes));
         }
     }
 }
@@ -176,8 +175,7 @@ pub(super) fn listed(alternatives: &Alternatives) -> impl Iterator<Item = u64> {
 }
 
 /// Which keys a call may charge, and which it has charged, according to its reply.
-#[allow(missing_debug_implementations, reason = "no public function returns it")]
-pub struct Charging {
+pub(crate) struct Charging {
     is_once: bool,
     may_charge: SmallVec<[bool; 4]>,
     /// See [`listed`].
@@ -302,7 +300,7 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     let mut call = ScriptCall::new(&SWAP, [key], [0]);
     if let Some(Swap { read, written, expires }) = swap {
         call.args[0] = expires;
-        call.texts = vec![read, written];
+        call.texts = [read, written].map(String::into_bytes).into();
     }
     call
 }
@@ -313,6 +311,6 @@ pub(crate) fn swap_once(key: Key, reference: Key, swap: Option<Swap>, known: u64
     let is_swap = swap.is_some();
     let mut call = self::swap(key, swap);
     call.keys.push(reference);
-    call.texts.extend(is_swap.then(|| known.to_string()));
+    call.texts.extend(is_swap.then(|| known.to_string().into_bytes()));
     call
 }

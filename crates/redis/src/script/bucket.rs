@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
-use tower_sluice::internal::redis::{StateParts as _, paid_at};
+use tower_sluice::internal::remote::{StateParts as _, paid_at};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 

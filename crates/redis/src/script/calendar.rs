@@ -2,7 +2,7 @@
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, TokenBucket};
-use tower_sluice::internal::redis::{StateParts as _, end_of_window, window_of};
+use tower_sluice::internal::remote::{StateParts as _, end_of_window, window_of};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 

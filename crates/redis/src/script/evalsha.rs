@@ -37,8 +37,8 @@ pub(crate) struct ScriptCall {
     /// Whole numbers below 2^53, which a script reads exactly. The numbers of a quota are text to it, and may be
     /// greater.
     pub(crate) args: SmallVec<[u64; 8]>,
-    /// Behind the numbers: texts that were read from keys, and the texts that replace them.
-    pub(crate) texts: Vec<String>,
+    /// Behind the numbers: what was read from keys, and what replaces it.
+    pub(crate) texts: Vec<Vec<u8>>,
 }
 
 impl ScriptCall {

@@ -1,7 +1,8 @@
 //! The names of keys on the server.
 
 use tower_sluice::PartitionKey;
-use tower_sluice::internal::redis::{KeyTag, Tags};
+use tower_sluice::internal::remote::Tags;
+use tower_sluice::store::remote::KeyTag;
 
 /// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
@@ -10,7 +11,7 @@ use tower_sluice::internal::redis::{KeyTag, Tags};
 /// a client cannot make its tag fall into a chosen slot of a cluster. All budgets of one client carry the same tag, so
 /// they are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub(crate) struct Key {
     text: Box<str>,
     slot: u16,
 }
@@ -51,29 +52,19 @@ impl KeyNames {
     }
 
     /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the name of the request.
-    pub(crate) fn record(&self, tag: KeyTag, request: &str) -> Key {
-        self.with_kind(tag, &["o", request])
+    pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
+        self.with_kind(tag, &["o", &request.to_string()])
     }
 
     /// Returns the name of the reference of a charge by hand to the key with this tag: `h` ("by hand") and the name of
     /// the reference.
-    pub(crate) fn reference(&self, tag: KeyTag, reference: &str) -> Key {
-        self.with_kind(tag, &["h", reference])
+    pub(crate) fn reference(&self, tag: KeyTag, reference: KeyTag) -> Key {
+        self.with_kind(tag, &["h", &reference.to_string()])
     }
 
     /// Returns the name of the number of bans of a key, if they grow.
     pub(crate) fn bans(&self, tag: KeyTag) -> Key {
         self.with_kind(tag, &["x"])
-    }
-
-    /// Returns the name of a crossing of a key that was reported: `w` ("warned") and its number.
-    pub(crate) fn crossing(&self, tag: KeyTag, number: u32) -> Key {
-        self.with_kind(tag, &["w", &number.to_string()])
-    }
-
-    /// Returns the name of the reports of processes on this limiter: `offenders`, beside the key that clients share.
-    pub(crate) fn reports(&self) -> Key {
-        self.with_kind(self.tag(&PartitionKey::SHARED), &["offenders"])
     }
 
     fn with_kind(&self, tag: KeyTag, kind: &[&str]) -> Key {
@@ -85,11 +76,7 @@ impl Key {
     /// Kinds differ from each other and have no colon, so the names of different limiters differ too.
     pub(crate) fn new(prefix: &str, name: &str, tag: KeyTag, kind: &[&str]) -> Self {
         let digits = tag.text();
-        Self::of_text(prefix, name, std::str::from_utf8(&digits).expect("base64 is ASCII"), kind)
-    }
-
-    /// The same by the text of the tag: 22 characters of base64url.
-    pub(crate) fn of_text(prefix: &str, name: &str, tag: &str, kind: &[&str]) -> Self {
+        let tag = std::str::from_utf8(&digits).expect("base64 is ASCII");
         let slot = crc16(tag.as_bytes()) % SLOTS;
         let parts = [prefix, ":{", tag, "}:", name, ":"];
         // Without `format!`, since every decision does this.
@@ -138,14 +125,6 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_name_by_its_tag_and_by_its_text() {
-        let names = KeyNames::new("sluice", "api", b"secret");
-        let tag = names.tag(&PartitionKey::from("alice"));
-        let text = String::from_utf8(tag.text().to_vec()).unwrap();
-        assert_eq!(Key::of_text("sluice", "api", &text, &["l"]), names.key(tag, 'l'));
-    }
-
-    #[test]
     fn names_differ_by_prefix_secret_limiter_and_key() {
         let name = |prefix, name, secret: &[u8], key: &str| {
             let names = KeyNames::new(prefix, name, secret);
@@ -170,14 +149,12 @@ mod tests {
     #[test]
     fn records_and_budgets_of_retries_have_names_of_their_own_in_the_slot_of_their_key() {
         let key = PartitionKey::from("alice");
-        let request = "r".repeat(22);
         let mut texts = std::collections::HashSet::new();
         for name in ["api", "api:r", "api:o", "api:o:b", "api:rb", ""] {
             let names = KeyNames::new("sluice", name, b"");
-            let tag = names.tag(&key);
-            let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, &request)];
+            let [tag, request] = [key.clone(), PartitionKey::from("request")].map(|key| names.tag(&key));
+            let keys = [names.key(tag, 'b'), names.budget_of_retries(tag, 'b'), names.record(tag, request)];
             assert!(keys.iter().all(|key| key.slot() == keys[0].slot()));
-            let keys = keys.into_iter().chain([names.reports()]);
             assert!(keys.into_iter().all(|key| texts.insert(key.text)), "{texts:?}");
         }
         assert!(texts.iter().any(|text| text.ends_with("}:api:rb")));

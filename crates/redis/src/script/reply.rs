@@ -14,7 +14,7 @@ type ReplyText = SmallVec<[u8; 24]>;
 
 /// The reply of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ScriptReply {
+pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
     pub(crate) now: Timestamp,
     /// For one key: the number of admitted requests. For several keys: the number of the alternative that was charged,

@@ -2,7 +2,7 @@
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, FixedWindowState, SlidingWindow, SlidingWindowState};
-use tower_sluice::internal::redis::{StateParts as _, window_of};
+use tower_sluice::internal::remote::{StateParts as _, window_of};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::time::Timestamp;
 

@@ -9,7 +9,7 @@ use ::redis::Value;
 use smallvec::smallvec;
 use tokio::time::{Instant, timeout};
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
-use tower_sluice::internal::redis::testing::{Claim, Formula, MemberDecision, ReadDescription as _, ReadQuota as _};
+use tower_sluice::internal::remote::testing::{Claim, Formula, MemberDecision, ReadDescription as _, ReadQuota as _};
 use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::{Limiter as _, PartitionKey, Quota, RateLimiter};
 

@@ -1,10 +1,10 @@
 //! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
 
 use std::fmt;
+use std::sync::Arc;
 
-use tower_sluice::internal::redis::{KeyTag, tag_of};
 use tower_sluice::limiter::Override;
-use tower_sluice::store::remote::{Applied, Attempts, CallLimits, Standing, Target, Transition};
+use tower_sluice::store::remote::{Applied, Attempts, CallLimits, KeyTag, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
@@ -19,7 +19,7 @@ pub struct RedisBackend {
     pub(super) names: KeyNames,
     pub(super) name: Box<str>,
     pub(super) scripts: ScriptCaller,
-    pub(super) quotas: Quotas,
+    pub(super) quotas: Arc<Quotas>,
 }
 
 impl RedisBackend {
@@ -30,7 +30,7 @@ impl RedisBackend {
             names,
             name: name.into(),
             scripts: ScriptCaller::new(redis),
-            quotas: Quotas::default(),
+            quotas: Arc::default(),
         }
     }
 
@@ -45,13 +45,13 @@ impl RedisBackend {
         target: Target<'a, A>,
         cost: u64,
     ) -> KeyPart<A, (Target<'a, A>, &'a Quotas)> {
-        let key = self.key::<A>(tag_of(&target));
+        let key = self.key::<A>(target.tag());
         KeyPart::charging((target, &self.quotas), key, cost)
     }
 
     /// Reads a state, and the quota that it is kept under.
     async fn read<A: Scripted>(&self, target: &Target<'_, A>, limits: CallLimits) -> Result<Applied<A::State>, Fault> {
-        let read = ScriptCharge::new(target.algorithm(), self.key::<A>(tag_of(target)), 0, Monotonic.wall());
+        let read = ScriptCharge::new(target.algorithm(), self.key::<A>(target.tag()), 0, Monotonic.wall());
         let call = read.leaving_other_marks().alone();
         let answer = self.scripts.call(call, limits).await?;
         let of_mark = |mark| self.quotas.of_mark(mark);
@@ -77,7 +77,7 @@ impl RedisBackend {
         let mut swap = None;
         let mut owing = None;
         loop {
-            let answer = self.scripts.call(script::swap(self.key::<A>(tag_of(target)), swap), limits).await?;
+            let answer = self.scripts.call(script::swap(self.key::<A>(target.tag()), swap), limits).await?;
             if let Some(applied) = owing.filter(|_| answer.admitted > 0) {
                 return Ok(applied);
             }
@@ -98,8 +98,8 @@ impl RedisBackend {
         transition: Transition,
         limits: CallLimits,
     ) -> Result<Applied<A::State>, Fault> {
-        let key = || self.key::<A>(tag_of(target));
-        let bans = || self.names.bans(tag_of(target));
+        let key = || self.key::<A>(target.tag());
+        let bans = || self.names.bans(target.tag());
         let send = |call| self.scripts.call(call, limits);
         let of_mark = |mark| self.quotas.of_mark(mark);
         let under = TextUnder::new(target, &of_mark);
@@ -192,7 +192,7 @@ mod tests {
     use std::time::Duration;
 
     use tower_sluice::algorithm::{Algorithm, CalendarWindow};
-    use tower_sluice::internal::redis::testing::{NewTarget as _, ReadCalendar as _, ReplayApplied as _};
+    use tower_sluice::internal::remote::testing::{ReadCalendar as _, ReplayApplied as _};
     use tower_sluice::time::Timestamp;
     use tower_sluice::{Outcome, PartitionKey};
 

@@ -3,21 +3,79 @@
 #[cfg(test)]
 mod tests;
 
+use std::any::Any;
+use std::error::Error;
+use std::sync::Arc;
+
 use tokio::time::Instant;
-use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::{KeyQuery, Member, TypedMember};
-use tower_sluice::store::remote::{Alternatives, Applied, CallLimits, JointAnswer, JointBackend, Target};
-use tower_sluice::time::{Clock, Monotonic};
+use tower_sluice::store::remote::{
+    Alternatives, Applied, CallLimits, JointAnswer, JointBackend, JointCharge, KeyTag, Target,
+};
+use tower_sluice::time::{Clock, Monotonic, Timestamp};
+use tower_sluice::{LimiterError, Quota};
 
 use super::backend::{RedisBackend, failed};
 use super::bundle::ScriptCaller;
 use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
-use crate::connection::Fault;
-use crate::connection::RedisFault as _;
-use crate::script::{self, Scripted};
+use crate::connection::{Fault, FaultKind, RedisFault as _};
+use crate::script::{self, BadReply, Charging, Key, ScriptCharge, ScriptReply, Scripted};
+
+/// The part of a call about one key, of any algorithm.
+#[allow(missing_debug_implementations, reason = "no public function returns it")]
+pub struct JointPart(Box<dyn AnyPart>);
+
+/// The part about a key of one algorithm.
+trait AnyPart: ConversationPart {
+    fn as_any(&self) -> &dyn Any;
+
+    fn is_foreign(&self) -> bool;
+}
+
+/// The key of a part, which outlives its question.
+struct OwnKey<A> {
+    algorithm: A,
+    quota: Option<Quota>,
+    limiter: Quota,
+    tag: KeyTag,
+    quotas: Arc<Quotas>,
+}
+
+impl<A: Scripted> Subject<A> for OwnKey<A> {
+    fn target(&self) -> Target<'_, A> {
+        Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
+    }
+
+    fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+}
+
+impl<A: Scripted> AnyPart for KeyPart<A, OwnKey<A>> {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn is_foreign(&self) -> bool {
+        self.is_foreign
+    }
+}
+
+impl ConversationPart for JointPart {
+    fn key(&self) -> &Key {
+        self.0.key()
+    }
+
+    fn charge(&mut self, asked: Timestamp) -> ScriptCharge {
+        self.0.charge(asked)
+    }
+
+    fn hear(&mut self, answer: &ScriptReply, index: usize, charging: &Charging) -> Result<bool, BadReply> {
+        self.0.hear(answer, index, charging)
+    }
+}
 
 impl JointBackend for RedisBackend {
-    type Part = dyn ConversationPart;
+    type Part = JointPart;
     type Caller = ScriptCaller;
 
     fn server(&self) -> usize {
@@ -50,49 +108,30 @@ impl JointBackend for RedisBackend {
 
     /// Some keys are being moved to another node, or they are in several slots.
     fn wants_single_keys(error: &LimiterError) -> bool {
-        let fault = std::error::Error::source(error).and_then(|source| source.downcast_ref::<Fault>());
+        let fault = Error::source(error).and_then(|source| source.downcast_ref::<Fault>());
         fault.is_some_and(Fault::wants_single_keys)
     }
 }
 
-/// Begins the part of a call that charges the key of a query.
-pub(super) fn member<A: Scripted>(query: KeyQuery<A, RedisBackend>, cost: u64) -> Box<dyn Member<RedisBackend>> {
-    let key = query.inner.backend.key::<A>(query.tag);
-    Box::new(KeyPart::charging(query, key, cost))
-}
-
-impl<A: Scripted> Subject<A> for KeyQuery<A, RedisBackend> {
-    fn target(&self) -> Target<'_, A> {
-        self.target()
-    }
-
-    fn quotas(&self) -> &Quotas {
-        &self.inner.backend.quotas
-    }
-}
-
-impl<A: Scripted> TypedMember for KeyPart<A, KeyQuery<A, RedisBackend>> {
-    type Algorithm = A;
-    type Backend = RedisBackend;
-
-    fn query(&self) -> (&KeyQuery<A, RedisBackend>, u64) {
-        (&self.subject, self.cost)
-    }
-
-    fn part(&self) -> &(dyn ConversationPart + 'static) {
-        self
-    }
-
-    fn part_mut(&mut self) -> &mut (dyn ConversationPart + 'static) {
-        self
+impl<A: Scripted> JointCharge<A> for RedisBackend {
+    fn part(&self, target: &Target<'_, A>, cost: u64) -> JointPart {
+        let subject = OwnKey {
+            algorithm: target.algorithm().clone(),
+            quota: target.quota(),
+            limiter: target.limiter_quota(),
+            tag: target.tag(),
+            quotas: Arc::clone(&self.quotas),
+        };
+        JointPart(Box::new(KeyPart::charging(subject, self.key::<A>(target.tag()), cost)))
     }
 
     /// The conversation has read it.
-    fn read_part(&mut self) -> Result<(), LimiterError> {
-        Ok(())
+    fn read_part(&self, _: &Target<'_, A>, part: &JointPart) -> Result<Applied<A::State>, LimiterError> {
+        let part = part.0.as_any().downcast_ref::<KeyPart<A, OwnKey<A>>>();
+        part.map(|part| part.found).ok_or_else(|| failed(FaultKind::Unintelligible))
     }
 
-    fn found(&self) -> (&Applied<A::State>, bool) {
-        (&self.found, self.is_foreign)
+    fn is_foreign(&self, part: &JointPart) -> bool {
+        part.0.is_foreign()
     }
 }

@@ -31,8 +31,9 @@ pub struct ScriptCaller {
     state: Arc<BundleState>,
 }
 
+/// The calls of the limiters that share bundles.
 #[derive(Default)]
-struct BundleState {
+pub(crate) struct BundleState {
     /// The number of calls in flight, and of bundles that are in flight or not sent yet.
     in_flight: AtomicUsize,
     /// The bundles that were not sent yet, the oldest first: in most cases at most one.
@@ -70,6 +71,11 @@ enum BundleAnswer {
 impl ScriptCaller {
     pub(crate) fn new(redis: &Redis) -> Self {
         Self { redis: redis.clone(), state: Arc::default() }
+    }
+
+    /// The caller of the scripts of all queues.
+    pub(crate) fn of_queues(redis: &Redis) -> Self {
+        Self { redis: redis.clone(), state: Arc::clone(redis.queue_bundles()) }
     }
 
     /// Makes a call for one request, within the timeout.

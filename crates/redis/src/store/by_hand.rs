@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::tag_of;
 use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{CallLimits, ChargeByHand, KeyRead, Replacement, Target};
 
@@ -79,12 +78,12 @@ impl RedisBackend {
         swap: Option<Swap>,
         known_for: Duration,
     ) -> script::ScriptCall {
-        let tag = tag_of(target);
+        let tag = target.tag();
         let key = self.key::<A>(tag);
         match reference {
             Some(reference) => {
                 let known = u64::try_from(known_for.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-                script::swap_once(key, self.names.reference(tag, &reference.name()), swap, known)
+                script::swap_once(key, self.names.reference(tag, reference.tag()), swap, known)
             }
             None => script::swap(key, swap),
         }

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::redis::tag_of;
 use tower_sluice::limiter::Receipt;
 use tower_sluice::store::remote::{Applied, CallLimits, ChargeRetries, ChargedOnce, FreeRetry, RetryRecord, Target};
 use tower_sluice::time::{Clock, Monotonic};
@@ -58,11 +57,11 @@ impl<A: Scripted> ChargeRetries<A> for RedisBackend {
 
 impl RedisBackend {
     fn record<A>(&self, target: &Target<'_, A>, record: &RetryRecord) -> Key {
-        self.names.record(tag_of(target), &record.name())
+        self.names.record(target.tag(), record.tag())
     }
 
     fn budget_of<A: Scripted>(&self, target: &Target<'_, A>) -> Key {
-        self.names.budget_of_retries(tag_of(target), <A::Budget>::KIND)
+        self.names.budget_of_retries(target.tag(), <A::Budget>::KIND)
     }
 
     /// Decides in a conversation about the key. The budget has no quota behind it. If its quota changes, the used share

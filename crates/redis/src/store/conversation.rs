@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use smallvec::SmallVec;
 use tower_sluice::Quota;
 use tower_sluice::internal::Lock;
-use tower_sluice::internal::redis::{Observation, has_units_of};
+use tower_sluice::internal::remote::{Observation, has_units_of};
 use tower_sluice::limiter::Receipt;
 use tower_sluice::store::SharingStats;
 use tower_sluice::store::remote::{Applied, Standing, Target};
@@ -137,7 +137,7 @@ pub(crate) struct KeyPart<A: Scripted, S> {
 pub(crate) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
-pub trait ConversationPart: Send {
+pub(crate) trait ConversationPart: Send {
     fn key(&self) -> &Key;
 
     /// Returns the charge of the next call.

@@ -9,8 +9,6 @@
 //! 3. `bundle` makes the calls. While others are in flight, it sends calls that differ only in their keys as one.
 //! 4. [`script`](crate::script) has the Lua scripts: it makes the calls, and reads the replies.
 //! 5. [`connection`](crate::connection) finds the node and sends it the call.
-//!
-//! Beside this path, `reports` passes on to each process what the others have rejected.
 
 mod backend;
 mod batch;
@@ -18,12 +16,10 @@ mod bundle;
 mod by_hand;
 mod charge_once;
 pub(crate) mod conversation;
-mod reports;
 #[allow(clippy::module_inception, reason = "the store among its parts")]
 mod store;
 
 pub use self::store::{RedisStore, RedisTable};
 
 pub(crate) use self::backend::failed;
-pub(crate) use self::bundle::ScriptCaller;
-pub(crate) use self::reports::RedisReports;
+pub(crate) use self::bundle::{BundleState, ScriptCaller};

@@ -1,20 +1,15 @@
 //! [`RedisStore`]: a store for one limiter.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::internal::redis::{Abilities as _, Joiner, tag_of};
-use tower_sluice::limiter::Description;
 use tower_sluice::store::remote::{
-    Applied, Backend, ByHand, CallLimits, FreeRetries, GaveUp, RemoteStore, RemoteTable, StoreInner, Target, Transition,
+    Applied, Backend, ByHand, CallLimits, FreeRetries, GaveUp, Joint, RemoteStore, RemoteTable, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, OpenStore, SharingStats};
 use tower_sluice::{LimiterError, Quota};
 
 use super::backend::{RedisBackend, failed};
-use super::batch::member;
-use super::reports::RedisReports;
 use crate::connection::Redis;
 use crate::script::Scripted;
 
@@ -154,7 +149,8 @@ impl RedisStore {
     /// limiters of several processes that share their budgets need the same name.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
-        Self(RemoteStore::new(RedisBackend::new(redis, name)).secret(redis.secret()))
+        let store = RemoteStore::new(RedisBackend::new(redis, name)).secret(redis.secret());
+        Self(store.records(redis.records(), name))
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see
@@ -211,7 +207,11 @@ impl<A: Scripted> Backend<A> for RedisBackend {
     }
 
     fn is_failing(&self, target: &Target<'_, A>) -> bool {
-        self.redis.is_failing(|| self.key::<A>(tag_of(target)).slot())
+        self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
+    }
+
+    fn joint(&self) -> Option<Joint<A, Self>> {
+        Some(Joint::new())
     }
 
     fn by_hand(&self) -> Option<ByHand<A, Self>> {
@@ -220,19 +220,6 @@ impl<A: Scripted> Backend<A> for RedisBackend {
 
     fn free_retries(&self) -> Option<FreeRetries<A, Self>> {
         Some(FreeRetries::new())
-    }
-
-    fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, Self>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        let inner = Arc::clone(limiter);
-        let algorithm = algorithm.clone();
-        let reports = RedisReports::new(&self.redis, &self.names);
-        let description = description.batching(Joiner { inner, algorithm, begin: member });
-        description.sharing_reports(reports)
     }
 
     fn stats(&self) -> SharingStats {

@@ -81,7 +81,7 @@ async fn the_process_whose_charge_crosses_reports_it() {
     assert_eq!(send(&first.0, "alice", 2).await, 429);
     assert_eq!(send(&first.0, "alice", 1).await, 200);
     assert_reported(&first.1, &["alice 1 10/10"]).await;
-    let names: Vec<String> = server.run(&["KEYS", "*:api:w*"]);
+    let names: Vec<String> = server.run(&["KEYS", "*:api:*:x*:record"]);
     assert_eq!(names.len(), 2, "{names:?}");
     for name in names {
         let left: u64 = server.run(&["PTTL", &name]);
@@ -167,5 +167,5 @@ async fn a_process_whose_claim_fails_reports_alone() {
     assert_eq!(send(&layers[0], "alice", 7).await, 200);
     assert_eq!(send(&layers[1], "alice", 1).await, 200);
     assert_reported(&reported, &["alice 0.8 8/10"]).await;
-    assert_eq!(server.run::<Vec<String>>(&["KEYS", "*:api:w*"]), [""; 0]);
+    assert_eq!(server.run::<Vec<String>>(&["KEYS", "*:api:*:x*:record"]), [""; 0]);
 }

@@ -21,7 +21,7 @@ use crate::support::timing::eventually;
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();
     let commands = ["+eval", "+evalsha", "+get", "+set", "+del", "+time", "+pttl"];
-    let of_hashes = ["+hkeys", "+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
+    let of_hashes = ["+hget", "+hgetall", "+hset", "+hdel", "+pexpireat"];
     server.run::<()>(
         &[&["ACL", "SETUSER", "app", "on", ">pw", "~sluice:*", "-@all"][..], &commands[..], &of_hashes[..]].concat(),
     );

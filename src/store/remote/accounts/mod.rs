@@ -9,17 +9,16 @@ mod record;
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::backend::{CallLimits, GaveUp};
-use super::records::Turns;
+use super::any_records::AnyRecords;
+use super::backend::CallLimits;
+use super::limiter_keys::{LimiterKeys, RemoteKey};
+use super::server::Server;
 use super::tag::{KeyTag, Tags};
-use crate::store::NodeHealth;
 use crate::values::time::Timestamp;
-use crate::values::{Description, LimiterError, PartitionKey};
+use crate::values::{LimiterError, PartitionKey};
 
 pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 
@@ -41,7 +40,7 @@ pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 /// - It returns before the deadline, also if the server does not answer.
 ///
 /// `testing::check_accounts` (feature `test-util`) tests yours.
-pub trait Accounts: Send + Sync + 'static {
+pub trait Accounts: Server {
     /// Does a step on the account of a key.
     ///
     /// # Errors
@@ -49,41 +48,15 @@ pub trait Accounts: Send + Sync + 'static {
     /// If the server gives no answer, or keeps something else under the name. Then the step may have been done.
     fn apply(
         &self,
-        account: &AccountKey<'_>,
+        key: &RemoteKey<'_>,
         step: AccountStep,
         limits: CallLimits,
     ) -> impl Future<Output = Result<AccountReply, LimiterError>> + Send;
 
-    /// Returns how long a step may take, all in all.
-    fn timeout(&self) -> Duration;
-
-    /// Returns whether both keep the same accounts, so that a limiter over this inherits from one over the other.
-    fn shares_accounts_with(&self, other: &Self) -> bool;
-
-    /// Returns the secret of the hashes that stand for keys and references. Processes that share accounts agree on it.
-    /// Empty by default.
-    fn secret(&self) -> &[u8] {
-        &[]
-    }
-
-    /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
-    fn health(&self) -> Vec<NodeHealth> {
-        Vec::new()
-    }
-
-    /// Returns the error of a request that this process gave up. By default with the reason as its source.
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        LimiterError::new(reason.to_string()).with_source(reason)
-    }
-
-    /// Adds the abilities of this workspace's own stores: to pass on the reports of processes.
-    #[doc(hidden)]
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description
-    where
-        Self: Sized,
-    {
-        let _ = limiter;
-        description
+    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
+    /// none, and each process has its own.
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        None
     }
 }
 
@@ -163,35 +136,6 @@ pub enum AccountDone {
     Unfit(Unfit),
 }
 
-/// The account that a step is for.
-#[derive(Clone, Copy)]
-pub struct AccountKey<'a> {
-    limiter: &'a str,
-    tag: KeyTag,
-    turns: &'a Turns,
-}
-
-impl AccountKey<'_> {
-    /// The name of the limiter.
-    #[must_use]
-    pub const fn limiter(&self) -> &str {
-        self.limiter
-    }
-
-    /// Returns the name that stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
-    /// [secret](Accounts::secret) and the key. So no text from a client ever reaches the server.
-    #[must_use]
-    pub fn name(&self) -> String {
-        text(self.tag)
-    }
-}
-
-impl fmt::Debug for AccountKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccountKey").field("limiter", &self.limiter).field("name", &self.name()).finish()
-    }
-}
-
 /// The reference of a credit or of a charge by hand: a hash, which differs for credits and charges, and which is known
 /// for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -207,48 +151,21 @@ impl Reference {
         Self(tags.of(&PartitionKey::from_parts([kind, reference])))
     }
 
-    /// Returns its name: 22 characters of base64url, as of a [key](AccountKey::name).
+    /// Returns its hash, as of a [key](RemoteKey::tag).
     #[must_use]
-    pub fn name(&self) -> String {
-        text(self.0)
+    pub const fn tag(&self) -> KeyTag {
+        self.0
     }
 }
 
-fn text(tag: KeyTag) -> String {
-    tag.text().iter().copied().map(char::from).collect()
-}
-
-/// The keys of one limiter, and the requests of this process that change them.
-pub(crate) struct AccountKeys {
-    limiter: Box<str>,
-    tags: Tags,
-    turns: Turns,
-}
-
-impl AccountKeys {
-    pub(crate) fn new(limiter: &str, secret: &[u8]) -> Self {
-        Self { limiter: limiter.into(), tags: Tags::new(secret), turns: Turns::default() }
-    }
-
-    pub(crate) fn limiter(&self) -> &str {
-        &self.limiter
-    }
-
-    pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
-        self.tags.of(key)
-    }
-
-    pub(crate) fn account(&self, tag: KeyTag) -> AccountKey<'_> {
-        AccountKey { limiter: &self.limiter, tag, turns: &self.turns }
-    }
-
+impl LimiterKeys {
     /// The reference of a credit.
     pub(crate) fn credited(&self, reference: &str) -> Reference {
-        Reference::new(&self.tags, "credit", reference)
+        Reference::new(self.tags(), "credit", reference)
     }
 
     /// The reference of a charge by hand.
     pub(crate) fn charged(&self, reference: &str) -> Reference {
-        Reference::of_charge(&self.tags, reference)
+        Reference::of_charge(self.tags(), reference)
     }
 }

@@ -19,21 +19,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, timeout};
-
 use super::record::{AccountRecord, MOST_OPEN, Open};
-use super::{AccountDone, AccountKey, AccountReply, AccountStep, Accounts, Reference, text};
-use crate::store::NodeHealth;
+use super::{AccountDone, AccountReply, AccountStep, Accounts, Reference};
 use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::attempts::Attempts;
-use crate::store::remote::backend::{CallLimits, GaveUp};
-use crate::store::remote::records::{LimiterRecords, Record, Records};
-use crate::store::remote::shared_reports::SharedReports;
+use crate::store::remote::backend::CallLimits;
+use crate::store::remote::limiter_keys::RemoteKey;
+use crate::store::remote::records::{Record, Records};
 use crate::values::time::Timestamp;
-use crate::values::{Description, Expiry, LimiterError};
+use crate::values::{Expiry, LimiterError};
 
 /// How many open references an entry finishes if there are [`MOST_OPEN`].
 const FINISHED: usize = 2;
+
+/// The letters of the records of an account and of a reference.
+const ACCOUNT: char = 'l';
+
+const REFERENCE: char = 'h';
 
 /// The value of a reference's record, which has no content.
 const KNOWN: &[u8] = &[1];
@@ -41,80 +43,43 @@ const KNOWN: &[u8] = &[1];
 impl<R: Records> Accounts for R {
     async fn apply(
         &self,
-        account: &AccountKey<'_>,
+        key: &RemoteKey<'_>,
         step: AccountStep,
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
-        let names = Names { limiter: account.limiter, tag: text(account.tag) };
-        // Requests of this process for one key would only be faster than each other. Each waits for half of its time at
-        // most: whoever got a turn later would have no time for its calls, and take units for a request that gave up.
-        let longest = limits.deadline.saturating_duration_since(Instant::now()) / 2;
-        let turn = timeout(longest, account.turns.take(&names.account())).await;
-        let _turn = turn.map_err(|_| Records::gave_up(self, GaveUp::TimedOut))?;
-        Entering { records: self, names, limits }.apply(step).await
+        let name = key.record(ACCOUNT);
+        // Requests of this process for one key would only be faster than each other.
+        let _turn = key.turns().take_in_half(&name, limits.deadline, self).await?;
+        Entering { records: self, key: *key, limits }.apply(&name, step).await
     }
 
-    fn timeout(&self) -> Duration {
-        Records::timeout(self)
-    }
-
-    fn shares_accounts_with(&self, other: &Self) -> bool {
-        self.shares_records_with(other)
-    }
-
-    fn secret(&self) -> &[u8] {
-        Records::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        Records::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        Records::gave_up(self, reason)
-    }
-
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let records = LimiterRecords::new(AnyRecords::shared(Arc::clone(self)), limiter);
-        description.sharing_reports(SharedReports::new(Arc::new(records)))
-    }
-}
-
-/// The names of the records of a key.
-struct Names<'a> {
-    limiter: &'a str,
-    tag: String,
-}
-
-impl Names<'_> {
-    fn account(&self) -> String {
-        format!("{}:{}:l", self.limiter, self.tag)
-    }
-
-    fn reference(&self, reference: Reference) -> String {
-        format!("{}:{}:h{}", self.limiter, self.tag, reference.name())
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
     }
 }
 
 /// A step that is being done.
 struct Entering<'a, R> {
     records: &'a R,
-    names: Names<'a>,
+    key: RemoteKey<'a>,
     limits: CallLimits,
 }
 
 impl<R: Records> Entering<'_, R> {
-    async fn apply(&self, step: AccountStep) -> Result<AccountReply, LimiterError> {
-        let name = self.names.account();
+    fn reference(&self, reference: Reference) -> String {
+        self.key.record_of(REFERENCE, reference.tag())
+    }
+
+    async fn apply(&self, name: &str, step: AccountStep) -> Result<AccountReply, LimiterError> {
         let mut attempts = Attempts::new(self.limits.deadline);
         loop {
-            let Record { value, now } = self.records.read(&name, self.limits).await?;
+            let Record { value, now } = self.records.read(name, self.limits).await?;
             let mut record = AccountRecord::read(value.as_deref(), now).ok_or_else(no_account)?;
             if let Some(reference) = step.reference() {
                 if self.is_known(&record, reference).await? {
                     let left = record.left();
                     if let Some(open) = record.find(reference) {
-                        self.settle(&name, value, record, open, now).await;
+                        self.settle(name, value, record, open, now).await;
                     }
                     return Ok(repeated(left, now));
                 }
@@ -125,13 +90,13 @@ impl<R: Records> Entering<'_, R> {
                 return Ok(reply);
             }
             let (new, lifetime) = record.next(now);
-            if self.records.swap(&name, value.as_deref(), Some(&new), lifetime, self.limits).await? {
+            if self.records.swap(name, value.as_deref(), Some(&new), lifetime, self.limits).await? {
                 if let Some(open) = step.reference().and_then(|reference| record.find(reference)) {
-                    self.settle(&name, Some(new), record, open, now).await;
+                    self.settle(name, Some(new), record, open, now).await;
                 }
                 return Ok(reply);
             }
-            attempts.lost().await.map_err(|reason| Records::gave_up(self.records, reason))?;
+            attempts.lost().await.map_err(|reason| self.records.gave_up(reason))?;
         }
     }
 
@@ -140,7 +105,7 @@ impl<R: Records> Entering<'_, R> {
         if record.find(reference).is_some() {
             return Ok(true);
         }
-        Ok(self.records.read(&self.names.reference(reference), self.limits).await?.value.is_some())
+        Ok(self.records.read(&self.reference(reference), self.limits).await?.value.is_some())
     }
 
     /// Finishes the oldest references of an account that has as many open ones as it may. They are taken out of the
@@ -161,7 +126,7 @@ impl<R: Records> Entering<'_, R> {
     async fn write_reference(&self, open: Open, now: Timestamp) -> Result<(), LimiterError> {
         let lifetime =
             if open.until == Expiry::NEVER.instant() { Duration::MAX } else { open.until.saturating_since(now) };
-        let name = self.names.reference(open.reference);
+        let name = self.reference(open.reference);
         // If there is one, another entry has finished this one.
         self.records.swap(&name, None, Some(KNOWN), lifetime, self.limits).await.map(drop)
     }

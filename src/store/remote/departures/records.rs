@@ -2,7 +2,6 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,17 +9,17 @@ use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::Instant;
 
-use super::{Arrival, DepartureQueue, DepartureTerms, Departures, Reserved, Timeline};
-use crate::store::NodeHealth;
+use super::{Arrival, DepartureTerms, Departures, Reserved, Timeline};
 use crate::store::remote::any_records::AnyRecords;
-use crate::store::remote::backend::GaveUp;
-use crate::store::remote::records::{Changed, LimiterRecords, Records, Step, Turn};
-use crate::store::remote::shared_reports::SharedReports;
+use crate::store::remote::backend::{CallLimits, GaveUp};
+use crate::store::remote::limiter_keys::RemoteKey;
+use crate::store::remote::records::{Changed, Records, Step, Turn, change};
+use crate::store::remote::server::deadline_of;
 use crate::store::remote::tag::KeyTag;
 use crate::util::lock::Lock;
 use crate::util::undo::OnDrop;
+use crate::values::LimiterError;
 use crate::values::time::{Timestamp, duration_from_nanos};
-use crate::values::{Description, LimiterError};
 
 /// The letter of these records.
 const KIND: char = 'q';
@@ -33,16 +32,20 @@ const HEAD: usize = 17;
 
 pub(super) const MOST_BYTES: usize = HEAD + 16 * (1 + 2 * Timeline::MOST_HOLES);
 
-/// One queue whose departure times are [`Records`].
-pub struct RecordQueue<R> {
-    records: LimiterRecords<Arc<R>>,
-    terms: DepartureTerms,
-    line: Lock<Line>,
+/// A key of a queue whose departure times are [`Records`].
+struct RecordQueue<'a, R> {
+    records: &'a R,
+    key: RemoteKey<'a>,
+    terms: &'a DepartureTerms,
 }
 
-/// The requests of this process that wait for a reservation, in the order in which they came.
+/// The requests of this process that wait for reservations in one queue.
 #[derive(Default)]
-struct Line {
+pub(in crate::store::remote) struct Line(Lock<Lines>);
+
+/// Those of each key, in the order in which they came.
+#[derive(Default)]
+struct Lines {
     next: u64,
     keys: HashMap<KeyTag, BTreeMap<u64, Waiting>>,
 }
@@ -61,7 +64,7 @@ pub(super) struct KeptTimeline {
     pub(super) is_cut: bool,
 }
 
-impl Line {
+impl Lines {
     fn join(&mut self, key: KeyTag, waiting: Waiting) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -80,96 +83,94 @@ impl Line {
 }
 
 impl<R: Records> Departures for R {
-    type Queue = RecordQueue<R>;
-
-    fn open(self: Arc<Self>, name: &str, terms: DepartureTerms) -> Self::Queue {
-        RecordQueue { records: LimiterRecords::new(self, name), terms, line: Lock::default() }
+    /// Together with all that come to this process for this key before its turn: they share the two calls.
+    async fn reserve(
+        &self,
+        key: &RemoteKey<'_>,
+        terms: &DepartureTerms,
+        arrival: Arrival,
+        limits: CallLimits,
+    ) -> Result<Reserved, LimiterError> {
+        RecordQueue { records: self, key: *key, terms }.reserve(arrival, limits.deadline).await
     }
 
-    fn shares_departures_with(&self, other: &Self) -> bool {
-        self.shares_records_with(other)
+    async fn give_back(
+        &self,
+        key: &RemoteKey<'_>,
+        terms: &DepartureTerms,
+        length: u128,
+        end: u128,
+        limits: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        RecordQueue { records: self, key: *key, terms }.give_back(length, end, limits.deadline).await
     }
 
-    fn secret(&self) -> &[u8] {
-        Records::secret(self)
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
     }
 }
 
-impl<R: Records> DepartureQueue for RecordQueue<R> {
-    /// Together with all that come to this process for this key before its turn: they share the two calls.
-    async fn reserve(&self, key: KeyTag, arrival: Arrival) -> Result<Reserved, LimiterError> {
-        let deadline = self.deadline();
-        let name = self.records.name(key, KIND);
+impl<R: Records> RecordQueue<'_, R> {
+    async fn reserve(&self, arrival: Arrival, deadline: Instant) -> Result<Reserved, LimiterError> {
+        let name = self.key.record(KIND);
+        let tag = self.key.tag();
+        let line = &self.key.line().0;
         let (answer, answered) = oneshot::channel();
-        let number = self.line.lock().join(key, Waiting { arrival, answer });
+        let number = line.lock().join(tag, Waiting { arrival, answer });
         // A request that gives up leaves the line. It drops its end of the channel before that: if its reservation is
         // just made, it is given back.
-        let leaves = OnDrop::new(|| self.line.lock().leave(key, number));
+        let leaves = OnDrop::new(|| line.lock().leave(tag, number));
         let mut answered = answered;
-        let unanswered = |_| Err(self.gave_up(GaveUp::Cancelled));
+        let unanswered = |_| Err(self.records.gave_up(GaveUp::Cancelled));
         let turn = tokio::select! {
             biased;
             answer = &mut answered => {
                 leaves.end();
                 return answer.unwrap_or_else(unanswered);
             }
-            turn = self.records.turn(&name, deadline) => turn,
+            turn = self.key.turns().take(&name, deadline, self.records) => turn,
         };
         match turn {
             // Its answer may have come at the same time. If not, it is still in the line, since all that were taken out
             // in an earlier turn were answered in it.
             Ok(turn) => match answered.try_recv() {
                 Err(TryRecvError::Empty) => {
-                    self.reserve_in_turn(turn, key, deadline).await;
+                    self.reserve_in_turn(turn, &name, deadline).await;
                     answered.await.unwrap_or_else(unanswered)
                 }
-                Err(TryRecvError::Closed) => Err(self.gave_up(GaveUp::Cancelled)),
+                Err(TryRecvError::Closed) => Err(self.records.gave_up(GaveUp::Cancelled)),
                 Ok(answer) => answer,
             },
-            Err(unchanged) => {
+            Err(gave_up) => {
                 // The request that makes its reservation from here on gives it back.
                 answered.close();
-                answered.try_recv().unwrap_or(Err(unchanged.into()))
+                answered.try_recv().unwrap_or(Err(gave_up))
             }
         }
     }
 
-    async fn give_back(&self, key: KeyTag, length: u128, end: u128) -> Result<bool, LimiterError> {
-        let changed = self.records.change(key, KIND, self.deadline(), |value, now| {
-            let KeptTimeline { mut timeline, written, .. } = self.read(value, now)?;
+    async fn give_back(&self, length: u128, end: u128, deadline: Instant) -> Result<bool, LimiterError> {
+        let give_back = |value: Option<&[u8]>, now| {
+            let KeptTimeline { mut timeline, written, .. } = self.terms.read(value, now)?;
             if timeline.give_back(self.terms.ticks(now), length, end) {
-                let (new, lifetime) = self.write(&timeline, written, now);
+                let (new, lifetime) = self.terms.write(&timeline, written, now);
                 Ok(Step::Write(true, new, lifetime))
             } else {
                 Ok(Step::Leave(false))
             }
-        });
-        Ok(changed.await?.result)
+        };
+        let turns = Some(self.key.turns());
+        Ok(change(self.records, turns, &self.key.record(KIND), deadline, give_back).await?.result)
     }
 
-    fn health(&self) -> Vec<NodeHealth> {
-        self.records.records().health()
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        self.records.records().gave_up(reason)
-    }
-
-    /// Processes share the list of who is rejected most.
-    fn describe(&self, description: Description) -> Description {
-        let records = AnyRecords::new(Arc::clone(self.records.records()));
-        description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(records, self.records.limiter()))))
-    }
-}
-
-impl<R: Records> RecordQueue<R> {
     /// Reserves time for all requests that wait for this key, in the order in which they came, by one change.
-    async fn reserve_in_turn(&self, turn: Turn, key: KeyTag, deadline: Instant) {
-        let waiting: Vec<_> = self.line.lock().keys.remove(&key).unwrap_or_default().into_values().collect();
+    async fn reserve_in_turn(&self, turn: Turn, name: &str, deadline: Instant) {
+        let waiting: Vec<_> =
+            self.key.line().0.lock().keys.remove(&self.key.tag()).unwrap_or_default().into_values().collect();
         let mut seen = Instant::now();
-        let changed = self.records.change_in_turn(&turn, deadline, |value, now| {
+        let reserve = |value: Option<&[u8]>, now| {
             seen = Instant::now();
-            let KeptTimeline { mut timeline, written, is_cut } = self.read(value, now)?;
+            let KeptTimeline { mut timeline, written, is_cut } = self.terms.read(value, now)?;
             let mut answers = Vec::with_capacity(waiting.len());
             let mut is_changed = false;
             for Waiting { arrival, answer } in &waiting {
@@ -180,13 +181,13 @@ impl<R: Records> RecordQueue<R> {
                 answers.push((end, timeline.clone()));
             }
             if is_changed {
-                let (new, lifetime) = self.write(&timeline, written, now);
+                let (new, lifetime) = self.terms.write(&timeline, written, now);
                 Ok(Step::Write(answers, new, lifetime))
             } else {
                 Ok(Step::Leave(answers))
             }
-        });
-        let Changed { result: answers, now } = match changed.await {
+        };
+        let Changed { result: answers, now } = match change(self.records, None, name, deadline, reserve).await {
             Ok(changed) => changed,
             Err(unchanged) => {
                 let error = LimiterError::from(unchanged);
@@ -202,17 +203,16 @@ impl<R: Records> RecordQueue<R> {
         drop(turn);
         for (length, end) in unclaimed {
             // If this fails, it stays, as when its waiter gives it back.
-            let _ = self.give_back(key, length, end).await;
+            let _ = self.give_back(length, end, deadline_of(self.records)).await;
         }
     }
+}
 
-    fn deadline(&self) -> Instant {
-        Instant::now() + self.records.records().timeout()
-    }
-
+/// The bytes of a record.
+impl DepartureTerms {
     pub(super) fn read(&self, value: Option<&[u8]>, now: Timestamp) -> Result<KeptTimeline, LimiterError> {
         let Some(bytes) = value else {
-            let timeline = Timeline::as_of(now, &self.terms, 0, []);
+            let timeline = Timeline::as_of(now, self, 0, []);
             return Ok(KeptTimeline { timeline, written: 0, is_cut: false });
         };
         self.decode(bytes, now).ok_or_else(|| LimiterError::new("the record of the key holds no schedule of a queue"))
@@ -236,14 +236,14 @@ impl<R: Records> RecordQueue<R> {
             // Holes become smaller by rounding, never larger.
             holes.push([self.in_ticks(begin, ticks, true), self.in_ticks(numbers.next()?, ticks, false)]);
         }
-        let timeline = Timeline::as_of(now, &self.terms, end, holes);
+        let timeline = Timeline::as_of(now, self, end, holes);
         let is_cut = end > timeline.end();
         Some(KeptTimeline { timeline, written, is_cut })
     }
 
     /// Converts an instant from other ticks: the time stays.
     fn in_ticks(&self, instant: u128, ticks: u64, rounded_up: bool) -> u128 {
-        let own = self.terms.quota().limit();
+        let own = self.quota().limit();
         if ticks == own {
             return instant;
         }
@@ -255,11 +255,11 @@ impl<R: Records> RecordQueue<R> {
 
     /// Returns the new record, or none if no time is reserved any more; and its lifetime.
     pub(super) fn write(&self, timeline: &Timeline, written: u64, now: Timestamp) -> (Option<Vec<u8>>, Duration) {
-        let ahead = timeline.end().saturating_sub(self.terms.ticks(now));
+        let ahead = timeline.end().saturating_sub(self.ticks(now));
         if ahead == 0 {
             return (None, Duration::ZERO);
         }
-        let ticks = self.terms.quota().limit();
+        let ticks = self.quota().limit();
         // A record that was forgotten or deleted begins anew at a number that no write before it has had.
         let number = written.saturating_add(1).max(now.as_nanos());
         let mut bytes = Vec::with_capacity(HEAD + 16 * 3);
@@ -268,11 +268,5 @@ impl<R: Records> RecordQueue<R> {
         bytes.extend_from_slice(&ticks.to_be_bytes());
         timeline.numbers().for_each(|number| bytes.extend_from_slice(&number.to_be_bytes()));
         (Some(bytes), duration_from_nanos(ahead.div_ceil(ticks.into())))
-    }
-}
-
-impl<R> fmt::Debug for RecordQueue<R> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordQueue").field("terms", &self.terms).finish_non_exhaustive()
     }
 }

@@ -54,42 +54,6 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-fn queue(terms: DepartureTerms) -> RecordQueue<NoRecords> {
-    Arc::new(NoRecords).open("test", terms)
-}
-
-/// The bytes of records need no server.
-struct NoRecords;
-
-impl crate::store::remote::Records for NoRecords {
-    async fn read(
-        &self,
-        _: &str,
-        _: crate::store::remote::CallLimits,
-    ) -> Result<crate::store::remote::Record, LimiterError> {
-        Err(LimiterError::new("no server"))
-    }
-
-    async fn swap(
-        &self,
-        _: &str,
-        _: Option<&[u8]>,
-        _: Option<&[u8]>,
-        _: Duration,
-        _: crate::store::remote::CallLimits,
-    ) -> Result<bool, LimiterError> {
-        Err(LimiterError::new("no server"))
-    }
-
-    fn timeout(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    fn shares_records_with(&self, _: &Self) -> bool {
-        true
-    }
-}
-
 /// Each step begins with the bytes that the one before it has left.
 #[test]
 fn steps_on_records_match_a_naive_list() {
@@ -98,14 +62,13 @@ fn steps_on_records_match_a_naive_list() {
     for _ in 0..300 {
         let limit = random.pick(&[1, 3, 7, 1_000, 100_000_000_003]);
         let terms = DepartureTerms::new(Quota::per_second(limit), 40 * INTERVAL);
-        let queue = queue(terms);
         let mut naive = Naive::default();
         let mut record = None;
         let mut nanos = START;
         for _ in 0..200 {
             nanos += random.below(2 * 1_000_000_000 / limit.min(1_000));
             let now = terms.ticks(at(nanos));
-            let mut kept = queue.read(record.as_deref(), at(nanos)).unwrap();
+            let mut kept = terms.read(record.as_deref(), at(nanos)).unwrap();
             assert!(!kept.is_cut);
             let before = record.clone();
             let is_changed = if !naive.0.is_empty() && random.below(3) == 0 {
@@ -129,7 +92,7 @@ fn steps_on_records_match_a_naive_list() {
             };
             assert_eq!(kept.timeline.holes().collect::<Vec<_>>(), naive.holes(now));
             if is_changed {
-                let (new, lifetime) = queue.write(&kept.timeline, kept.written, at(nanos));
+                let (new, lifetime) = terms.write(&kept.timeline, kept.written, at(nanos));
                 let ahead = u64::try_from((kept.timeline.end() - now).div_ceil(limit.into())).unwrap();
                 assert_eq!((new.is_none(), lifetime), (ahead == 0, Duration::from_nanos(ahead)));
                 assert!(new.is_none() || new != before, "no value comes back");
@@ -154,10 +117,9 @@ fn a_timeline_keeps_64_holes() {
     let lost = (70 - Timeline::MOST_HOLES) * 2;
     let holes: Vec<_> = ends[lost..].iter().step_by(2).take(64).map(|end| [end - INTERVAL, *end]).collect();
     assert_eq!(timeline.holes().collect::<Vec<_>>(), holes);
-    let queue = queue(terms);
-    let (record, _) = queue.write(&timeline, 0, at(START));
+    let (record, _) = terms.write(&timeline, 0, at(START));
     assert_eq!(record.as_ref().map(Vec::len), Some(records::MOST_BYTES));
-    assert_eq!(queue.read(record.as_deref(), at(START)).unwrap().timeline, timeline);
+    assert_eq!(terms.read(record.as_deref(), at(START)).unwrap().timeline, timeline);
 }
 
 /// As when the quota is changed: departure times stay as they are, to the nanosecond.
@@ -169,8 +131,8 @@ fn a_record_of_another_quota_keeps_its_times() {
     let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
     let ends: Vec<_> = (0..5).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
     assert!(timeline.give_back(now, INTERVAL, ends[2]));
-    let (record, _) = queue(three).write(&timeline, 0, at(START));
-    let read = queue(seven).read(record.as_deref(), at(START)).unwrap();
+    let (record, _) = three.write(&timeline, 0, at(START));
+    let read = seven.read(record.as_deref(), at(START)).unwrap();
     assert!(!read.is_cut);
     let converted = |end: u128| (end * 7).div_ceil(3);
     assert_eq!(read.timeline.end(), converted(ends[4]));
@@ -182,32 +144,30 @@ fn a_record_of_another_quota_keeps_its_times() {
 #[test]
 fn a_timeline_too_far_ahead_is_cut() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
-    let queue = queue(terms);
     let arrival = Arrival { length: INTERVAL, reach: 10 * INTERVAL };
     let year = 365 * 86_400 * 1_000_000_000;
     let mut timeline = Timeline::as_of(at(START + year), &terms, 0, []);
     let end = timeline.reserve(terms.ticks(at(START + year)), arrival);
     assert!(end.is_some());
-    let (record, _) = queue.write(&timeline, 0, at(START + year));
-    let read = queue.read(record.as_deref(), at(START)).unwrap();
+    let (record, _) = terms.write(&timeline, 0, at(START + year));
+    let read = terms.read(record.as_deref(), at(START)).unwrap();
     assert!(read.is_cut);
     assert_eq!(read.timeline.end(), terms.ticks(at(START)) + terms.most_ahead());
-    let (corrected, _) = queue.write(&read.timeline, read.written, at(START));
+    let (corrected, _) = terms.write(&read.timeline, read.written, at(START));
     assert_ne!(corrected, record);
-    assert!(!queue.read(corrected.as_deref(), at(START)).unwrap().is_cut);
+    assert!(!terms.read(corrected.as_deref(), at(START)).unwrap().is_cut);
 }
 
 /// Random bytes, and records with a byte that is wrong, are errors or timelines, and never panics.
 #[test]
 fn foreign_bytes_are_errors() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
-    let queue = queue(terms);
     let mut random = Random::of_trial(2);
     let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, []);
-    let (record, _) = queue.write(&timeline, 7, at(START));
+    let (record, _) = terms.write(&timeline, 7, at(START));
     let record = record.unwrap();
     for foreign in [&b""[..], b"hello", &record[..record.len() - 1], &[&record[..], &[0; 16]].concat()] {
-        assert!(queue.read(Some(foreign), at(START)).is_err());
+        assert!(terms.read(Some(foreign), at(START)).is_err());
     }
     for _ in 0..5_000 {
         let mut bytes = record.clone();
@@ -216,11 +176,11 @@ fn foreign_bytes_are_errors() {
             let index = usize::try_from(random.below(bytes.len() as u64)).unwrap();
             bytes[index] = u8::try_from(random.below(256)).unwrap();
         }
-        if let Ok(KeptTimeline { mut timeline, written, .. }) = queue.read(Some(&bytes), at(START)) {
+        if let Ok(KeptTimeline { mut timeline, written, .. }) = terms.read(Some(&bytes), at(START)) {
             let now = terms.ticks(at(START));
             assert!((now..=now + terms.most_ahead()).contains(&timeline.end()));
             let _ = timeline.reserve(now, Arrival { length: INTERVAL, reach: 10 * INTERVAL });
-            let _ = queue.write(&timeline, written, at(START));
+            let _ = terms.write(&timeline, written, at(START));
         }
     }
 }

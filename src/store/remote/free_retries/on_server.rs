@@ -100,10 +100,10 @@ impl RetryRecord {
         Self { tag: tags.of(request), budget: *budget, free_retries: *free_retries, within: *within }
     }
 
-    /// Returns its name: 22 characters of base64url, as of a [key](Target::name).
+    /// Returns its hash, as of a [key](Target::tag).
     #[must_use]
-    pub fn name(&self) -> String {
-        self.tag.text().iter().copied().map(char::from).collect()
+    pub const fn tag(&self) -> KeyTag {
+        self.tag
     }
 
     /// The quota of the key's budget of free retries.

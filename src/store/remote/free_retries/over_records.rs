@@ -19,6 +19,7 @@ use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::backend::{Backend, CallLimits};
 use crate::store::remote::query::{Answered, KeyQuery};
 use crate::store::remote::records::{LimiterRecords, Record, Records, Step};
+use crate::store::remote::server::deadline_of;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Decision, LimiterError, PartitionKey, Pending, Quota, Receipt, Retry};
 
@@ -169,7 +170,7 @@ struct Pass {
 
 impl Pass {
     fn deadline(&self) -> Instant {
-        Instant::now() + self.records.records().timeout()
+        deadline_of(self.records.records())
     }
 
     /// Takes a free retry, if the request has one left and the budget admits it. Returns the receipt of the budget.

@@ -9,12 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::any_records::AnyRecords;
-use super::backend::{CallLimits, GaveUp};
+use super::backend::CallLimits;
 use super::limiter_keys::RemoteKey;
-use super::records::{LimiterRecords, Records, Unchanged, change};
-use super::shared_reports::SharedReports;
-use crate::store::NodeHealth;
-use crate::values::{Description, LimiterError};
+use super::records::{Records, Unchanged, change};
+use super::server::Server;
 
 /// A server on which processes count the units of a key that are in flight, for a
 /// [`SharedConcurrency`](crate::SharedConcurrency).
@@ -38,7 +36,7 @@ use crate::values::{Description, LimiterError};
 ///   whose answer did not come may be made even later, but only as it would have been made then.
 ///
 /// `testing::check_in_flight` (feature `test-util`) tests yours.
-pub trait InFlight: Send + Sync + 'static {
+pub trait InFlight: Server {
     /// Takes units of a key, if they fit. With no units, it only reads.
     ///
     /// # Errors
@@ -82,26 +80,10 @@ pub trait InFlight: Send + Sync + 'static {
         limits: CallLimits,
     ) -> impl Future<Output = Result<bool, Unchanged>> + Send;
 
-    /// Returns how long a step may take, all in all.
-    fn timeout(&self) -> Duration;
-
-    /// Returns whether both count the same units, so that a limiter over this inherits from one over the other.
-    fn shares_counts_with(&self, other: &Self) -> bool;
-
-    /// Returns the secret of the [hashes](RemoteKey::hash) that stand for keys. Processes that share counts agree on
-    /// it.
-    fn secret(&self) -> &[u8];
-
-    /// Returns the state of each node of its server, as [`Backend::health`](super::Backend::health) does.
-    fn health(&self) -> Vec<NodeHealth>;
-
-    /// Returns the error of a step that this process gave up.
-    fn gave_up(&self, reason: GaveUp) -> LimiterError;
-
-    /// Adds to the description of the limiter that is called `limiter` what its server does for it beyond these steps.
-    /// Unless implemented, nothing.
-    fn describe(self: &Arc<Self>, _limiter: &str, description: Description) -> Description {
-        description
+    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
+    /// none, and each process has its own.
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        None
     }
 }
 
@@ -168,29 +150,7 @@ impl<R: Records> InFlight for R {
         Ok(change(self, Some(key.turns()), &key.record(KIND), limits.deadline, step).await?.result)
     }
 
-    fn timeout(&self) -> Duration {
-        Records::timeout(self)
-    }
-
-    fn shares_counts_with(&self, other: &Self) -> bool {
-        self.shares_records_with(other)
-    }
-
-    fn secret(&self) -> &[u8] {
-        Records::secret(self)
-    }
-
-    fn health(&self) -> Vec<NodeHealth> {
-        Records::health(self)
-    }
-
-    fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        Records::gave_up(self, reason)
-    }
-
-    /// Processes pass on to each other what they have rejected.
-    fn describe(self: &Arc<Self>, limiter: &str, description: Description) -> Description {
-        let records = LimiterRecords::new(AnyRecords::new(Arc::clone(self)), limiter);
-        description.sharing_reports(SharedReports::new(Arc::new(records)))
+    fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
+        Some(AnyRecords::shared(Arc::clone(self)))
     }
 }

@@ -55,6 +55,13 @@ fn patient(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
+impl Redis {
+    /// Makes a call for one request, within the timeout.
+    async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
+        self.call_by(call, CallLimits::until(self.deadline())).await
+    }
+}
+
 /// Adds 1 to this key, and returns the sum.
 async fn charge(redis: &Redis, name: &str) -> Result<i64, FaultKind> {
     match redis.call(&add(name)).await {

@@ -6,7 +6,7 @@
 mod tests;
 
 use smallvec::{SmallVec, smallvec};
-use tower_sluice::internal::redis::StateParts as _;
+use tower_sluice::internal::remote::StateParts as _;
 use tower_sluice::store::remote::{Arrival, DepartureTerms, Timeline};
 use tower_sluice::time::Timestamp;
 

@@ -8,8 +8,8 @@ use std::ops::Range;
 
 use futures_util::FutureExt;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::DecideStanding as _;
-use tower_sluice::internal::redis::testing::{Formula, Room, alternatives_of};
+use tower_sluice::internal::remote::testing::DecideStanding as _;
+use tower_sluice::internal::remote::testing::{Formula, Room, alternatives_of};
 use tower_sluice::store::remote::{Alternatives, Standing};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Quota};

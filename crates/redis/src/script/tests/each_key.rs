@@ -7,7 +7,7 @@ use ::redis::cmd;
 use smallvec::SmallVec;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::ReadQuota as _;
+use tower_sluice::internal::remote::testing::ReadQuota as _;
 
 use super::hostile::FOREIGN;
 use super::traces::{bucket_quota, cost, window_quota};

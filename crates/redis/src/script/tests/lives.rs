@@ -5,8 +5,8 @@ use std::time::Duration;
 use ::redis::{Connection, Pipeline, Value, cmd};
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::ReadCalendar as _;
-use tower_sluice::internal::redis::testing::window_receipt;
+use tower_sluice::internal::remote::testing::ReadCalendar as _;
+use tower_sluice::internal::remote::testing::window_receipt;
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 
 use super::{ALL, NOW, decide_all, refund, run, start};

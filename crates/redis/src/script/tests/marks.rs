@@ -1,7 +1,7 @@
 //! States of buckets after live changes: their marks name the rates by which their debts are times.
 
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
-use tower_sluice::internal::redis::testing::ReplayApplied as _;
+use tower_sluice::internal::remote::testing::ReplayApplied as _;
 use tower_sluice::limiter::Receipt;
 use tower_sluice::testing::seeds;
 use tower_sluice::time::Timestamp;

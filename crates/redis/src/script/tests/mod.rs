@@ -16,9 +16,9 @@ mod variants;
 
 use ::redis::{Connection, cmd};
 use smallvec::SmallVec;
-use tower_sluice::internal::redis::KeyTag;
-use tower_sluice::internal::redis::testing::{NewTarget as _, ReplayApplied as _};
+use tower_sluice::internal::remote::testing::ReplayApplied as _;
 use tower_sluice::limiter::Receipt;
+use tower_sluice::store::remote::KeyTag;
 use tower_sluice::store::remote::{Alternatives, Applied, GaveUp, Standing, Target};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Quota};

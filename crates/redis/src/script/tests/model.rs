@@ -5,8 +5,8 @@ use std::fmt::Debug;
 use tower_sluice::algorithm::{
     Algorithm, CalendarWindow, CalendarWindowState, FixedWindow, GcraState, SlidingWindow, TokenBucket,
 };
-use tower_sluice::internal::redis::StateParts;
-use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReadQuota as _};
+use tower_sluice::internal::remote::StateParts;
+use tower_sluice::internal::remote::testing::{ReadCalendar as _, ReadQuota as _};
 use tower_sluice::time::Timestamp;
 
 /// An algorithm whose states a test keeps in a plain map, as the scripts keep them on the server.

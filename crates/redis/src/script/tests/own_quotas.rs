@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, GcraState, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::StateParts as _;
-use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReplayApplied as _};
+use tower_sluice::internal::remote::StateParts as _;
+use tower_sluice::internal::remote::testing::{ReadCalendar as _, ReplayApplied as _};
 use tower_sluice::limiter::{Ask, Receipt};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::bucket_receipt;
+use tower_sluice::internal::remote::testing::bucket_receipt;
 
 use super::{ALL, NOW, estimate, refund};
 use crate::script::manual_server::{ManualServer, key};

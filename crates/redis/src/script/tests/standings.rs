@@ -4,7 +4,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::{
+use tower_sluice::internal::remote::testing::{
     DecideStanding as _, NewBanGrowth as _, ReplayApplied as _, allowed_for, banned_for,
 };
 use tower_sluice::limiter::{Override, OverrideReason, Receipt};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use ::redis::Value;
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::bucket_receipt;
-use tower_sluice::internal::redis::testing::{ReadCalendar as _, ReadQuota as _, window_receipt};
+use tower_sluice::internal::remote::testing::bucket_receipt;
+use tower_sluice::internal::remote::testing::{ReadCalendar as _, ReadQuota as _, window_receipt};
 use tower_sluice::limiter::Receipt;
 
 use super::model::Model;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, FixedWindow, SlidingWindow, TokenBucket};
-use tower_sluice::internal::redis::testing::ReadQuota as _;
+use tower_sluice::internal::remote::testing::ReadQuota as _;
 use tower_sluice::limiter::Receipt;
 use tower_sluice::{Decision, Quota};
 

@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures_util::future::join_all;
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
-use tower_sluice::internal::redis::testing::ReadDescription as _;
-use tower_sluice::internal::redis::testing::{Claim, Formula, MemberDecision};
+use tower_sluice::internal::remote::testing::ReadDescription as _;
+use tower_sluice::internal::remote::testing::{Claim, Formula, MemberDecision};
 use tower_sluice::limiter::Ask;
 use tower_sluice::testing::seed_of;
 use tower_sluice::{Decision, Limiter as _, LimiterError, PartitionKey, Quota, RateLimiter};

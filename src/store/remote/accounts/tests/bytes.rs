@@ -3,7 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::super::record::{AccountRecord, MOST_OPEN};
-use super::super::{AccountDone, AccountKeys, AccountStep, CreditExpiry, Shortfall};
+use super::super::{AccountDone, AccountStep, CreditExpiry, Shortfall};
+use crate::store::remote::limiter_keys::LimiterKeys;
 use crate::values::REFERENCE_KEPT;
 use crate::values::time::Timestamp;
 
@@ -15,7 +16,7 @@ fn empty() -> AccountRecord {
 }
 
 fn credit(record: &mut AccountRecord, units: u64, expiry: CreditExpiry, reference: Option<&str>) {
-    let reference = reference.map(|reference| AccountKeys::new("bought", b"").credited(reference));
+    let reference = reference.map(|reference| LimiterKeys::new(b"", "bought").credited(reference));
     let (reply, is_changed) = record.apply(AccountStep::Credit { units, expiry, reference }, NOW);
     assert!(is_changed && reply.done == AccountDone::Step);
 }
@@ -103,7 +104,7 @@ fn references_end_with_their_time() {
     for number in 0..MOST_OPEN {
         credit(&mut record, 1, CreditExpiry::Never, Some(&number.to_string()));
     }
-    let keys = AccountKeys::new("bought", b"");
+    let keys = LimiterKeys::new(b"", "bought");
     let (bytes, _) = record.next(NOW);
     let end = NOW.saturating_add(REFERENCE_KEPT);
     let before = AccountRecord::read(Some(&bytes), Timestamp::from_nanos(end.as_nanos() - 1)).unwrap();

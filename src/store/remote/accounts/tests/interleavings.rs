@@ -15,8 +15,9 @@ use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
 use super::super::record::AccountRecord;
-use super::super::{AccountDone, AccountKeys, AccountReply, AccountStep, Accounts, CreditExpiry, Shortfall};
-use crate::store::remote::{CallLimits, Record, Records};
+use super::super::{AccountDone, AccountReply, AccountStep, Accounts, CreditExpiry, Shortfall};
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::{CallLimits, Record, Records, Server};
 use crate::values::time::Timestamp;
 use crate::values::{LimiterError, PartitionKey};
 
@@ -90,12 +91,14 @@ impl Records for Stepped {
         let Reply::Swapped(is_swapped) = self.call(swap).await? else { unreachable!("a swap") };
         Ok(is_swapped)
     }
+}
 
+impl Server for Stepped {
     fn timeout(&self) -> Duration {
         Duration::from_secs(3_600)
     }
 
-    fn shares_records_with(&self, _: &Self) -> bool {
+    fn is_same_as(&self, _: &Self) -> bool {
         true
     }
 }
@@ -109,15 +112,15 @@ struct Process {
 }
 
 impl Process {
-    fn start(make: fn(&AccountKeys) -> AccountStep) -> Self {
+    fn start(make: fn(&LimiterKeys) -> AccountStep) -> Self {
         let waiting = Waiting::default();
         let stepped = Stepped(Arc::clone(&waiting));
         let task = tokio::spawn(async move {
-            let keys = AccountKeys::new("bought", &[]);
+            let keys = LimiterKeys::new(&[], "bought");
             let tag = keys.tag(&PartitionKey::from("alice"));
             loop {
                 let limits = CallLimits::until(Instant::now() + Duration::from_secs(360_000));
-                if let Ok(reply) = stepped.apply(&keys.account(tag), make(&keys), limits).await {
+                if let Ok(reply) = stepped.apply(&keys.key(tag), make(&keys), limits).await {
                     return reply;
                 }
             }
@@ -143,13 +146,13 @@ impl Process {
 
 const UNITS: u64 = 3;
 
-fn credit(keys: &AccountKeys) -> AccountStep {
+fn credit(keys: &LimiterKeys) -> AccountStep {
     let reference = Some(keys.credited("invoice-17"));
     AccountStep::Credit { units: UNITS, expiry: CreditExpiry::Never, reference }
 }
 
 /// Empties the account, so that its units are those before the credit.
-fn take(_: &AccountKeys) -> AccountStep {
+fn take(_: &LimiterKeys) -> AccountStep {
     AccountStep::Take { units: UNITS, shortfall: Shortfall::Rejected, reference: None }
 }
 
@@ -168,7 +171,7 @@ enum Choice {
 
 /// The processes of a run. The last one begins when the others have ended, and repeats the credit.
 struct Plan {
-    at_once: &'static [fn(&AccountKeys) -> AccountStep],
+    at_once: &'static [fn(&LimiterKeys) -> AccountStep],
     kills: usize,
     losses: usize,
 }
@@ -282,8 +285,8 @@ impl Search {
 /// An account that had units before, and has none.
 fn first_values() -> Values {
     let mut record = AccountRecord::read(None, NOW).expect("an empty one");
-    let keys = AccountKeys::new("bought", &[]);
-    let name = format!("bought:{}:l", keys.account(keys.tag(&PartitionKey::from("alice"))).name());
+    let keys = LimiterKeys::new(&[], "bought");
+    let name = keys.key(keys.tag(&PartitionKey::from("alice"))).record('l');
     BTreeMap::from([(name, record.next(NOW).0)])
 }
 

@@ -1,6 +1,5 @@
-//! What the package `tower-sluice-redis` has beyond the public face of `store::remote`: decisions on several keys in
-//! one call, records and reports, and the parts that its queues, limits of requests in flight and balances share with
-//! those in memory.
+//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys, and
+//! the numbers in states and receipts.
 
 #[cfg(feature = "test-util")]
 pub mod testing;
@@ -10,48 +9,18 @@ use crate::algorithm::gcra::Tat;
 #[cfg(feature = "calendar")]
 use crate::algorithm::{CalendarWindow, CalendarWindowState};
 use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
-use crate::limiter::{Description, Receipt};
-use crate::store::remote::Target;
+use crate::limiter::Receipt;
 #[cfg(feature = "calendar")]
 use crate::values::time::Timestamp;
 
-pub use crate::limiter::wait_bounds::WaitBounds;
 pub use crate::store::quota_change::has_units_of;
 pub use crate::store::remote::backoff::pause as pause_after;
 pub use crate::store::remote::circuit_breaker::CallFailure;
 pub use crate::store::remote::gate::{CallGate, Evidence, Watch};
-pub use crate::store::remote::joint::{Joiner, Member, TypedMember};
-pub use crate::store::remote::negative_cache::{NegativeCache, Observation};
-pub use crate::store::remote::query::KeyQuery;
-pub use crate::store::remote::tag::{KeyTag, Tags};
-pub use crate::util::random::identity;
-pub use crate::util::undo::{OnDrop, complete_or_undo};
-pub use crate::values::{Batching, Claim, Formula, MemberDecision, REFERENCE_KEPT, Report, Room, SharesReports};
-
-/// The abilities of limiters that share more than their decisions.
-pub trait Abilities: Sized {
-    /// Decides together with others on its server.
-    fn batching(self, batching: impl Batching) -> Self;
-
-    /// Passes the reports of processes on.
-    fn sharing_reports(self, limiter: impl SharesReports) -> Self;
-}
-
-impl Abilities for Description {
-    fn batching(self, batching: impl Batching) -> Self {
-        Self::batching(self, batching)
-    }
-
-    fn sharing_reports(self, limiter: impl SharesReports) -> Self {
-        Self::sharing_reports(self, limiter)
-    }
-}
-
-/// Returns the hash that stands for the key of a target.
-#[must_use]
-pub const fn tag_of<A>(target: &Target<'_, A>) -> KeyTag {
-    target.tag()
-}
+pub use crate::store::remote::negative_cache::Observation;
+pub use crate::store::remote::tag::Tags;
+pub use crate::util::undo::OnDrop;
+pub use crate::values::REFERENCE_KEPT;
 
 /// States of algorithms, as the numbers in them.
 pub trait StateParts: Copy {
@@ -120,12 +89,6 @@ impl StateParts for CalendarWindowState {
 #[must_use]
 pub fn end_of_window(window: &CalendarWindow, now: Timestamp) -> Timestamp {
     window.end_of_window(now)
-}
-
-/// Returns the receipt of a charge of a bucket, which is paid at this time.
-#[must_use]
-pub fn bucket_receipt(paid: u128) -> Receipt {
-    Receipt::from_proof(Tat(paid))
 }
 
 /// Returns when the charge of a bucket with this receipt is paid, and zero for another receipt.

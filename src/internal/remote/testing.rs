@@ -5,16 +5,15 @@ use std::time::Duration;
 
 #[cfg(feature = "calendar")]
 use crate::algorithm::CalendarWindow;
+use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
 use crate::store::remote::backend::Decisions;
-use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing, Target};
+use crate::store::remote::{Alternatives, Applied, BanGrowth, GaveUp, Standing};
 use crate::values::time::Timestamp;
-use crate::values::{Batching, Decision, Quota};
+use crate::values::{Decision, Quota};
 
-pub use super::{Claim, Formula, MemberDecision, Room};
-
-use super::KeyTag;
+pub use crate::values::{Batching, Claim, Formula, MemberDecision, Room};
 
 pub use crate::queue::shared::terms::QueueTerms;
 
@@ -85,18 +84,6 @@ impl DecideStanding for Standing {
     }
 }
 
-/// See [`Target`].
-pub trait NewTarget<'a, A> {
-    /// Makes one.
-    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self;
-}
-
-impl<'a, A> NewTarget<'a, A> for Target<'a, A> {
-    fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
-        Self::new(algorithm, quota, limiter, tag)
-    }
-}
-
 /// See [`BanGrowth`].
 #[cfg(feature = "http")]
 pub trait NewBanGrowth: Sized {
@@ -117,6 +104,12 @@ impl NewBanGrowth for BanGrowth {
     fn with_forgotten_after(self, forgotten_after: Duration) -> Self {
         Self::with_forgotten_after(self, forgotten_after)
     }
+}
+
+/// The receipt of a charge of a bucket, which is paid at this time.
+#[must_use]
+pub fn bucket_receipt(paid: u128) -> Receipt {
+    Receipt::from_proof(Tat(paid))
 }
 
 /// The receipt of a charge in this window: its number, or of the calendar, when it ends.

@@ -1,2 +1,0 @@
--- Reads the reports of all processes.
-return redis.call('HGETALL', KEYS[1])

@@ -1,0 +1,71 @@
+//! [`Server`]: what limiters ask of any server, whatever it keeps for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::backend::GaveUp;
+use crate::store::NodeHealth;
+use crate::values::LimiterError;
+
+/// A server as a process sees it, whatever it keeps: [`Records`](super::Records), [`Accounts`](super::Accounts),
+/// [units in flight](super::InFlight), [departure times](super::Departures). What it keeps has names, which processes
+/// agree on.
+pub trait Server: Send + Sync + 'static {
+    /// Returns how long a decision may take, all in all: its calls, and the wait for them.
+    fn timeout(&self) -> Duration;
+
+    /// Returns whether both keep the same things, so that a limiter over this inherits from one over the other.
+    fn is_same_as(&self, other: &Self) -> bool
+    where
+        Self: Sized;
+
+    /// Returns the secret of the hashes that stand for keys, so that a reader of the server's data cannot find the keys
+    /// by trying. Processes that share limits agree on it. Empty by default.
+    fn secret(&self) -> &[u8] {
+        &[]
+    }
+
+    /// Returns the state of each node of the server, for metrics: circuit breaker and calls in flight. By default it
+    /// reports no node.
+    ///
+    /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
+    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
+    fn health(&self) -> Vec<NodeHealth> {
+        Vec::new()
+    }
+
+    /// Returns the error of a request that this process gave up. By default with the reason as its source.
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        LimiterError::new(reason.to_string()).with_source(reason)
+    }
+}
+
+/// Returns when a decision that begins now must be over.
+pub(crate) fn deadline_of(server: &impl Server) -> Instant {
+    Instant::now() + server.timeout()
+}
+
+/// Shares the server.
+impl<S: Server> Server for Arc<S> {
+    fn timeout(&self) -> Duration {
+        S::timeout(self)
+    }
+
+    fn is_same_as(&self, other: &Self) -> bool {
+        S::is_same_as(self, other)
+    }
+
+    fn secret(&self) -> &[u8] {
+        S::secret(self)
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        S::health(self)
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        S::gave_up(self, reason)
+    }
+}

@@ -1,0 +1,134 @@
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+use super::*;
+use crate::store::remote::{KeyValue, KeyValueRecords};
+use crate::values::time::{ManualClock, Timestamp};
+
+/// A key-value store that forgets nothing.
+#[derive(Default)]
+struct Map(Lock<HashMap<String, Vec<u8>>>);
+
+impl KeyValue for Map {
+    type Error = Infallible;
+
+    async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+        Ok(self.0.lock().get(key).cloned())
+    }
+
+    async fn compare_and_swap(
+        &self,
+        key: &str,
+        old: Option<&[u8]>,
+        new: Option<&[u8]>,
+        _: Duration,
+    ) -> Result<bool, Infallible> {
+        let mut values = self.0.lock();
+        if values.get(key).map(Vec::as_slice) != old {
+            return Ok(false);
+        }
+        match new {
+            Some(new) => values.insert(key.to_owned(), new.to_vec()),
+            None => values.remove(key),
+        };
+        Ok(true)
+    }
+}
+
+/// The hour of the server.
+const PRESENT: u64 = 500_000;
+
+/// The reports on a limiter, as one process sees them.
+fn process(map: &Arc<Map>, limiter: &str) -> SharedReports {
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(PRESENT * HOUR + 1_234_567_890));
+    let records = KeyValueRecords::new(Arc::clone(map), "map").with_clock(clock);
+    SharedReports::new(Arc::new(LimiterRecords::new(AnyRecords::new(records), limiter)))
+}
+
+fn report(hour: u64, process: u64, text: &str) -> Report {
+    Report { hour, process, text: text.into() }
+}
+
+async fn put(reports: &SharedReports, report: Report) {
+    super::put(&reports.records, &reports.listed, report).await.unwrap();
+}
+
+async fn all(reports: &SharedReports) -> Vec<Report> {
+    let mut all = reports.collect().await.unwrap();
+    all.sort_by_key(|report| (report.hour, report.process));
+    all
+}
+
+#[tokio::test]
+async fn a_report_replaces_the_one_of_its_process_and_hour() {
+    let map = Arc::default();
+    let [one, other] = [(); 2].map(|()| process(&map, "api"));
+    assert_eq!(all(&one).await, []);
+    put(&one, report(PRESENT, 1, "a")).await;
+    put(&one, report(PRESENT, 1, "b\nc d")).await;
+    put(&other, report(PRESENT, 2, "")).await;
+    put(&one, report(PRESENT - 1, 1, "d")).await;
+    let expected = [report(PRESENT - 1, 1, "d"), report(PRESENT, 1, "b\nc d"), report(PRESENT, 2, "")];
+    assert_eq!(all(&other).await, expected);
+    assert_eq!(all(&process(&map, "web")).await, [], "another limiter's");
+    assert_eq!(one.tag(&PartitionKey::from("alice")), other.tag(&PartitionKey::from("alice")));
+}
+
+/// They are left out by the next process that lists its own, and nobody else's are.
+#[tokio::test]
+async fn stale_reports_and_those_of_wrong_clocks_are_left_out() {
+    let map = Arc::default();
+    let reports = process(&map, "api");
+    put(&reports, report(PRESENT, 1, "right")).await;
+    for hour in [PRESENT - 100, PRESENT - 2, PRESENT + 2, PRESENT + 1_000_000, u64::MAX] {
+        put(&reports, report(hour, 2, "wrong")).await;
+    }
+    assert!(all(&reports).await.contains(&report(PRESENT, 1, "right")), "a wrong clock leaves out no other process");
+    put(&reports, report(PRESENT, 3, "right")).await;
+    assert_eq!(all(&reports).await, [report(PRESENT, 1, "right"), report(PRESENT, 3, "right")]);
+}
+
+#[tokio::test]
+async fn what_is_no_report_is_ignored() {
+    let map = Arc::<Map>::default();
+    let reports = process(&map, "api");
+    for process in [1, 2] {
+        put(&reports, report(PRESENT, process, "a")).await;
+    }
+    let change = |name: &str, change: &dyn Fn(&mut Vec<u8>)| change(map.0.lock().get_mut(name).unwrap());
+    change("api:-:r", &|index| index.extend(b"12345"));
+    change(&format!("api:-:r:{PRESENT}:2"), &|text| text.push(0xff));
+    assert_eq!(all(&reports).await, [report(PRESENT, 1, "a")]);
+    // It is listed behind the bytes that are no place.
+    put(&reports, report(PRESENT, 3, "a")).await;
+    assert_eq!(all(&reports).await, [report(PRESENT, 1, "a"), report(PRESENT, 3, "a")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reports_are_made_after_the_pause() {
+    let reports = process(&Arc::default(), "api");
+    reports.publish_after(Duration::from_secs(1), Box::new(|| vec![report(PRESENT, 1, "a")]));
+    sleep(Duration::from_millis(999)).await;
+    assert_eq!(all(&reports).await, []);
+    sleep(Duration::from_millis(2)).await;
+    assert_eq!(all(&reports).await, [report(PRESENT, 1, "a")]);
+}
+
+#[test]
+fn without_a_runtime_nothing_is_published() {
+    let reports = process(&Arc::default(), "api");
+    reports.publish_after(Duration::ZERO, Box::new(|| unreachable!("it is dropped")));
+}
+
+#[tokio::test]
+async fn a_crossing_is_claimed_once() {
+    let map = Arc::default();
+    let [one, other] = [(); 2].map(|()| process(&map, "api"));
+    let claim = async |reports: &SharedReports, key: &str, crossing| {
+        reports.claim(&PartitionKey::from(key), crossing, Duration::from_secs(1)).await.unwrap()
+    };
+    assert!(claim(&one, "alice", 800_000).await);
+    assert!(!claim(&other, "alice", 800_000).await);
+    assert!(claim(&other, "alice", 1_000_000).await);
+    assert!(claim(&other, "bob", 800_000).await);
+}
