@@ -1,5 +1,5 @@
-//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys, the
-//! numbers in states and receipts; and for the store on Redis, free retries and charges by hand.
+//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys,
+//! the numbers in states and receipts; and for the store on Redis, free retries and charges by hand.
 
 #[cfg(feature = "test-util")]
 pub mod testing;

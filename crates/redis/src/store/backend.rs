@@ -8,9 +8,8 @@ use tower_sluice::limiter::Override;
 use tower_sluice::store::remote::{Applied, Attempts, CallLimits, KeyTag, Standing, Target, Transition};
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 
-use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
-use crate::connection::{Fault, FaultKind, Redis};
+use crate::connection::{Fault, FaultKind, Redis, ScriptCaller};
 use crate::script::{self, BadReply, Key, KeyNames, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 
 /// The keys of one limiter on Redis.
