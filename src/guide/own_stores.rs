@@ -155,9 +155,9 @@
 //! [`SharedQueue`](crate::SharedQueue) is one queue for all processes. A server that can do more in one call than
 //! compare and swap, as by a script, implements [`Accounts`](crate::store::remote::Accounts),
 //! [`InFlight`](crate::store::remote::InFlight) and [`Departures`](crate::store::remote::Departures) in place of that:
-//! each is one to three steps on a [key](crate::store::remote::RemoteKey), and what they have in common with records, such
-//! as the timeout, is a [`Server`](crate::store::remote::Server). `testing::check_accounts`, `testing::check_in_flight` and
-//! `testing::check_departures` test it.
+//! each is one to three steps on a [key](crate::store::remote::RemoteKey), and what they have in common with records,
+//! such as the timeout, is a [`Server`](crate::store::remote::Server). `testing::check_accounts`,
+//! `testing::check_in_flight` and `testing::check_departures` test it.
 //!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
 //! implements all three over a map behind a mutex, in less than 300 lines, and passes the suites.

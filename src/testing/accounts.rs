@@ -21,7 +21,8 @@ use crate::values::{PartitionKey, Quota};
 
 /// Checks a server that keeps accounts: random steps match a list of single units; of steps with one reference that
 /// begin at once, one is done; eight tasks that charge one key use each unit once, and give back what they do not use;
-/// and lots and units are bounded. The nodes whose [health](crate::store::remote::Server::health) it reports, if any, have distinct names.
+/// and lots and units are bounded. The nodes whose [health](crate::store::remote::Server::health) it reports, if any,
+/// have distinct names.
 ///
 /// The accounts of `accounts` are all new. Takes some 4,000 steps.
 ///

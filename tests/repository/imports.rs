@@ -211,23 +211,22 @@ const REDIS: Picture = &[
     ("script", &[]),
     ("connection", &["script"]),
     ("store", &["connection", "script"]),
+    ("records", &["connection", "script", "store"]),
     ("queue", &["connection", "script", "store"]),
     ("in_flight", &["connection", "script", "store"]),
     ("balance", &["connection", "script", "store"]),
-    ("shared_state", &["connection", "script", "store"]),
+    ("shared_state", &["connection", "script"]),
     ("file", &["balance", "connection", "in_flight", "queue", "script", "store"]),
 ];
 
 /// The rooms within its `store`.
 const REDIS_STORE: Picture = &[
-    ("bundle", &[]),
     ("conversation", &[]),
-    ("backend", &["bundle", "conversation"]),
-    ("batch", &["backend", "bundle", "conversation"]),
-    ("reports", &["backend"]),
+    ("backend", &["conversation"]),
+    ("batch", &["backend", "conversation"]),
     ("charge_once", &["backend", "conversation"]),
     ("by_hand", &["backend"]),
-    ("store", &["backend", "batch", "by_hand", "charge_once", "reports"]),
+    ("store", &["backend", "batch", "by_hand", "charge_once"]),
 ];
 
 const QUEUE: Picture = &[

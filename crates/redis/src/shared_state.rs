@@ -5,9 +5,8 @@
 use tower_sluice::PartitionKey;
 use tower_sluice::time::Timestamp;
 
-use crate::connection::{Fault, Redis};
+use crate::connection::{Fault, Redis, ScriptCaller};
 use crate::script::{Key, KeyNames, Script, ScriptCall, ScriptReply};
-use crate::store::ScriptCaller;
 
 /// A script on one key.
 #[allow(missing_debug_implementations, reason = "it is a constant")]

@@ -150,8 +150,8 @@ pub struct Target<'a, A> {
 }
 
 impl<'a, A> Target<'a, A> {
-    /// The key with this [tag](Self::tag), of a limiter with the quota `limiter`: for what outlives its question, such as
-    /// a [part](super::JointCharge::part) of a call. `algorithm` has the quota of the key.
+    /// The key with this [tag](Self::tag), of a limiter with the quota `limiter`: for what outlives its question, such
+    /// as a [part](super::JointCharge::part) of a call. `algorithm` has the quota of the key.
     #[must_use]
     pub const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
         Self { algorithm, quota, limiter, tag }

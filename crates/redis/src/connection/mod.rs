@@ -6,6 +6,7 @@
 
 mod address;
 mod builder;
+mod bundle;
 mod call_metrics;
 mod command;
 mod connections;
@@ -41,6 +42,7 @@ pub(crate) use self::command::evalsha;
 pub(crate) use self::connector::Connector;
 
 pub use self::builder::RedisBuilder;
+pub(crate) use self::bundle::ScriptCaller;
 pub(crate) use self::fault::RedisFault;
 pub use self::fault::{Fault, FaultKind};
 
@@ -49,12 +51,12 @@ use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::{CallLimits, GaveUp, Server};
 
 use self::builder::Servers;
+use self::bundle::BundleState;
 use self::call_metrics::CallMetrics;
 use self::node_call::NodeReply;
 use self::settings::NodeSettings;
 use self::topology::Topology;
 use crate::script::{Key, ScriptCall};
-use crate::store::BundleState;
 
 /// A Redis server, or several that act as one, on which processes share budgets. Redis 6.2 or newer (tested with 7.0),
 /// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
@@ -113,6 +115,7 @@ struct RedisInner {
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
+    /// Those of all queues: the ones of one quota may share calls.
     queue_bundles: Arc<BundleState>,
     /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
     /// cluster.
@@ -229,11 +232,6 @@ impl Redis {
     /// Whether any keys may be in one call.
     pub(crate) fn has_one_node(&self) -> bool {
         !(self.0.topology.is_cluster() || self.0.is_split.load(Ordering::Relaxed))
-    }
-
-    /// The bundles of all queues: those of one quota may share calls.
-    pub(crate) fn queue_bundles(&self) -> &Arc<BundleState> {
-        &self.0.queue_bundles
     }
 
     pub(crate) fn prefix(&self) -> &str {

@@ -13,9 +13,9 @@ use tower_sluice::LimiterError;
 use tower_sluice::store::remote::{AnyRecords, Arrival, CallLimits, DepartureTerms, Departures, RemoteKey, Reserved};
 
 use self::script::QueueScript;
-use crate::connection::Redis;
+use crate::connection::{Redis, ScriptCaller};
 use crate::script::Key;
-use crate::store::{ScriptCaller, failed};
+use crate::store::failed;
 
 /// A key has a name under its prefix, and scripts make each step in one round trip. Times are to the microsecond of the
 /// server's clock; intervals are exact. Calls for queues with the same terms share bundles.

@@ -8,9 +8,8 @@ use tower_sluice::store::remote::{Applied, Attempts, CallLimits, KeyTag, Standin
 use tower_sluice::time::{Clock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
-use super::bundle::ScriptCaller;
 use super::conversation::{KeyPart, Quotas, converse};
-use crate::connection::{Fault, FaultKind, Redis};
+use crate::connection::{Fault, FaultKind, Redis, ScriptCaller};
 use crate::script::{self, BadReply, Key, KeyNames, KeyText, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 
 /// The keys of one limiter on Redis.

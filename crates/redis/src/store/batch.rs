@@ -15,9 +15,8 @@ use tower_sluice::time::{Clock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
 
 use super::backend::{RedisBackend, failed};
-use super::bundle::ScriptCaller;
 use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
-use crate::connection::{Fault, FaultKind, RedisFault as _};
+use crate::connection::{Fault, FaultKind, RedisFault as _, ScriptCaller};
 use crate::script::{self, BadReply, Charging, Key, ScriptCharge, ScriptReply, Scripted};
 
 /// The part of a call about one key, of any algorithm.

@@ -15,8 +15,7 @@ use tokio::time::Instant;
 use tower_sluice::internal::Lock;
 use tower_sluice::store::remote::CallLimits;
 
-use crate::connection::RedisFault as _;
-use crate::connection::{Fault, FaultKind, Redis};
+use super::{Fault, FaultKind, Redis, RedisFault as _};
 use crate::script::{Key, Script, ScriptCall, ScriptReply};
 
 /// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for 32 keys
@@ -75,7 +74,7 @@ impl ScriptCaller {
 
     /// The caller of the scripts of all queues.
     pub(crate) fn of_queues(redis: &Redis) -> Self {
-        Self { redis: redis.clone(), state: Arc::clone(redis.queue_bundles()) }
+        Self { redis: redis.clone(), state: Arc::clone(&redis.0.queue_bundles) }
     }
 
     /// Makes a call for one request, within the timeout.
