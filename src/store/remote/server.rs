@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::backend::GaveUp;
+use super::backend::{GaveUp, deadline_in};
 use crate::store::NodeHealth;
 use crate::values::LimiterError;
 
@@ -44,7 +44,7 @@ pub trait Server: Send + Sync + 'static {
 
 /// Returns when a decision that begins now must be over.
 pub(crate) fn deadline_of(server: &impl Server) -> Instant {
-    Instant::now() + server.timeout()
+    deadline_in(server.timeout())
 }
 
 /// Shares the server.

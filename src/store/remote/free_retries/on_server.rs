@@ -5,7 +5,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 
 use super::{Background, RetryCharger, RetryKeeper};
 use crate::algorithm::Algorithm;
@@ -216,7 +215,7 @@ impl<A: Algorithm, B: ChargeRetries<A>> Place<A, B> {
     }
 
     fn limits(&self) -> CallLimits {
-        CallLimits::until(Instant::now() + self.inner.backend.timeout())
+        CallLimits::within(self.inner.backend.timeout())
     }
 }
 

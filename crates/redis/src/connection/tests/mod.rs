@@ -57,7 +57,7 @@ fn patient(server: &RedisServer) -> Redis {
 
 impl Redis {
     /// Makes a call for one request, within the timeout.
-    async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
+    pub(crate) async fn call(&self, call: &ScriptCall) -> Result<Value, Fault> {
         self.call_by(call, CallLimits::until(self.deadline())).await
     }
 }
