@@ -344,7 +344,7 @@
 //!
 //! Used units, debts, bans (also their number, if they [grow](crate::Penalty::growing)), and bans and allowances by
 //! hand, references of charges by hand, bought units, queues, requests in flight, free retries, and the list of who is
-//! rejected most are shared by all processes that use the same table and the same names. Metrics and changes at run time are each process's own. The
-//! whole table: [which processes share what](super::sharing).
+//! rejected most are shared by all processes that use the same table and the same names. Metrics and changes at run
+//! time are each process's own. The whole table: [which processes share what](super::sharing).
 //!
 //! Next: [share limits on DynamoDB](super::dynamodb).

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Random;
 use super::limiter::assert_same;
 use crate::algorithm::Algorithm;
-use crate::store::remote::free_retries::Budget;
+use crate::store::remote::free_retries::over_records::Budget;
 use crate::store::remote::records::Step;
 use crate::store::remote::tag::Tags;
 use crate::store::remote::{

@@ -4,7 +4,7 @@
 //! records of requests and the budgets of free retries as [`Records`](super::Records).
 
 mod on_server;
-mod over_records;
+pub(crate) mod over_records;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +13,6 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 pub use self::on_server::{ChargeRetries, ChargedOnce, FreeRetries, FreeRetry, RetryRecord};
-pub(crate) use self::over_records::Budget;
 pub(super) use self::over_records::RecordKeeper;
 use super::backend::Backend;
 use super::query::{KeyQuery, StoreInner};

@@ -32,8 +32,7 @@ use crate::values::{Description, LimiterError, PartitionKey, Pending, Quota, Rec
 /// - [`charge_once`](Self::charge_once) is one atomic step, whichever process makes it. If the record of the request
 ///   has a free retry left, the key is not banned, and the budget admits the cost, then one is taken from the record,
 ///   the budget is charged, and the key is only read. Otherwise the key is charged as by a
-///   [`Transition::Charge`](crate::store::remote::Transition::Charge) of one request, or only read if the cost can never
-///   be admitted.
+///   [charge](crate::store::remote::Transition::Charge) of one request, or only read if the cost can never be admitted.
 /// - [`begin_record`](Self::begin_record) leaves a record that is there, and the end of its life.
 /// - [`put_back`](Self::put_back) returns the cost to the budget before the free retry to the record, so that no retry
 ///   takes the record before the budget has the units for it. It needs not be atomic.
@@ -127,8 +126,8 @@ impl RetryRecord {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct ChargedOnce<S> {
-    /// The key: as after a [charge](crate::store::remote::Transition::Charge) of one request, or, if the retry is free, as
-    /// after a [read](crate::store::remote::Transition::Read).
+    /// The key: as after a [charge](crate::store::remote::Transition::Charge) of one request, or, if the retry is free,
+    /// as after a [read](crate::store::remote::Transition::Read).
     pub applied: Applied<S>,
     /// What was taken, if the retry is free.
     pub free: Option<FreeRetry>,
