@@ -9,7 +9,8 @@
 //! cargo run --release -p examples --features overload --bin overloaded_server -- inline    # one kind of handler
 //! ```
 //!
-//! Needs two processors that do nothing else: the client takes the second one.
+//! Needs two processors that do nothing else: the client takes the second one. Otherwise the worker is late, and a
+//! database to which no more than two requests are sent at once idles meanwhile: `sleeping` behind `Overload` shows it.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -31,7 +32,7 @@ use axum::routing::get;
 use axum::{BoxError, Router};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Mutex, oneshot};
 use tokio::time::{sleep, sleep_until, timeout};
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
@@ -98,12 +99,8 @@ fn handler(kind: &str) -> axum::routing::MethodRouter {
             }
         }),
         "sleeping" => {
-            // As a connection to a database: one request after the other.
-            let connection = Arc::new(Semaphore::new(1));
-            get(move || async move {
-                let _held = connection.acquire().await;
-                sleep(WORK).await;
-            })
+            let database = Arc::new(Database::new());
+            get(move || async move { database.ask().await })
         }
         _ => {
             let processor = Arc::new(std::sync::Mutex::new(()));
@@ -117,6 +114,29 @@ fn handler(kind: &str) -> axum::routing::MethodRouter {
                 let _ = work.await;
             })
         }
+    }
+}
+
+/// Another server, which does one request after the other, by its own clock.
+///
+/// tokio's timers are exact to the millisecond. If each request slept for 5 ms after the one before has woken up, it
+/// would take 6, and no limiter could get more than 167 per second out of the database.
+struct Database {
+    /// When it has done the request that was sent last.
+    done: Mutex<Instant>,
+}
+
+impl Database {
+    fn new() -> Self {
+        Self { done: Mutex::new(Instant::now()) }
+    }
+
+    async fn ask(&self) {
+        let sent = Instant::now();
+        // A request that is given up before its turn costs the database nothing.
+        let mut done = self.done.lock().await;
+        *done = sent.max(*done) + WORK;
+        sleep_until((*done).into()).await;
     }
 }
 

@@ -123,13 +123,26 @@ impl Outcome {
         self.share() < ENOUGH && mean > 2.0 * error
     }
 
+    /// What ours serves with a limiter for each kind of requests, as a share of what the best fixed limit does. `None`
+    /// if all are of one kind.
+    fn share_apart(&self) -> Option<f64> {
+        let plan = draw(self.seed, self.number);
+        let Mix::Drawn { asleep: 1..100, .. } = plan.mix else { return None };
+        let apart = Ours { is_apart: true, ..ours(&plan) };
+        let draws = JUDGING..JUDGING + self.runs.len();
+        let served: usize = draws.map(|draw| served(&plan, &apart, arrivals(self.seed, draw)).all()).sum();
+        Some(served as f64 / self.of_best())
+    }
+
     fn print(&self) {
         let Self { seed, number, runs, best, gives_up_work } = self;
         let what = describe(&draw(*seed, *number));
         let by_chance = if self.is_certainly_below() { "" } else { ", perhaps by chance" };
         let gives_up = if *gives_up_work { ", which gives up those that compute" } else { "" };
+        let apart = self.share_apart().map(|share| format!(", {share:.2} with a limiter for each kind"));
+        let apart = apart.unwrap_or_default();
         println!(
-            "{:.2}  {seed}:{number}  {} served, and {} by a limit of {}{gives_up}, in runs: {}{by_chance}: {what}",
+            "{:.2}  {seed}:{number}  {} served, and {} by a limit of {}{gives_up}, in runs: {}{by_chance}{apart}: {what}",
             self.share(),
             self.ours(),
             self.of_best(),
@@ -213,8 +226,8 @@ fn served(plan: &Plan, contender: &dyn Contender, seed: u64) -> Answers {
 
 fn ours(plan: &Plan) -> Ours {
     let Mix::Drawn { mean, .. } = plan.mix else { return Ours::default() };
-    let max_wait = Some(Duration::from_nanos(plan.patience - 2 * mean));
-    Ours { max_wait, is_weighted: plan.is_weighted }
+    let max_wait = Some(Duration::from_nanos(plan.patience - mean));
+    Ours { max_wait, is_weighted: plan.is_weighted, is_apart: false }
 }
 
 fn print_one(seed: u64, number: u64) {
@@ -225,8 +238,11 @@ fn print_one(seed: u64, number: u64) {
         let Answers { computing, asleep } = served(&later, &Fixed::new("a fixed limit", limit), seed);
         println!("a limit of {limit}: {computing} served that compute, and {asleep} that wait");
     }
-    let Answers { computing, asleep } = served(&plan, &ours(&plan), seed);
-    println!("ours: {computing} served that compute, and {asleep} that wait");
+    let apart = Ours { is_apart: true, ..ours(&plan) };
+    for (name, contender) in [("ours", ours(&plan)), ("ours, a limiter for each kind", apart)] {
+        let Answers { computing, asleep } = served(&plan, &contender, seed);
+        println!("{name}: {computing} served that compute, and {asleep} that wait");
+    }
     let trace = run(&plan, &ours(&plan), seed);
     for (second, inside) in trace.inside.iter().enumerate().step_by(5) {
         let came = |fate| {

@@ -3,7 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use tower::Layer;
+use http::Request;
+use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::key::HeaderKey;
 use tower_sluice::limiter::Priority;
 use tower_sluice::{Overload, Policy, RateLimitLayer};
@@ -22,6 +23,8 @@ pub struct Ours {
     pub(crate) max_wait: Option<Duration>,
     /// Whether the tenants have weights.
     pub(crate) is_weighted: bool,
+    /// Whether requests that compute and those that wait for another server have a limiter each.
+    pub(crate) is_apart: bool,
 }
 
 impl Contender for Ours {
@@ -30,6 +33,19 @@ impl Contender for Ours {
     }
 
     fn protect(&self, server: Server) -> Entrance {
+        if !self.is_apart {
+            return self.protect_alone(server);
+        }
+        let [computing, asleep] = [(); 2].map(|()| self.protect_alone(server.clone()));
+        entrance(service_fn(move |request: Request<()>| {
+            let is_io = request.extensions().get::<Job>().is_some_and(|job| job.is_io);
+            if is_io { asleep.clone() } else { computing.clone() }.oneshot(request)
+        }))
+    }
+}
+
+impl Ours {
+    fn protect_alone(self, server: Server) -> Entrance {
         let limiter = match self.max_wait {
             Some(max_wait) => Overload::new().max_wait(max_wait),
             None => Overload::new(),
