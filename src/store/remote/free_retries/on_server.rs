@@ -5,7 +5,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-
 use super::{Background, RetryCharger, RetryKeeper};
 use crate::algorithm::Algorithm;
 use crate::store::remote::backend::{Applied, Backend, CallLimits, Target};
