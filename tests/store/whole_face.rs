@@ -1,19 +1,18 @@
 //! The whole public face of a store, over a map behind a mutex, as a package outside of this one would write it: limits
-//! over time, decisions on several keys, charges by hand, and records. It passes all suites.
+//! over time, decisions on several keys, charges by hand, and records. It passes all suites, and limiters work over it.
+
+mod suites;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tower_sluice::algorithm::{FixedWindow, Portable, SlidingWindow, TokenBucket};
+use tower_sluice::algorithm::Portable;
 use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{
     Alternatives, Applied, Backend, ByHand, CallLimits, ChargeByHand, Joint, JointAnswer, JointBackend, JointCharge,
     KeyRead, Record, Records, Replacement, Server, Standing, Target, Transition,
-};
-use tower_sluice::testing::{
-    check_accounts, check_backend, check_charges_by_hand, check_departures, check_joint_backend, check_records, seed_of,
 };
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 use tower_sluice::{LimiterError, Quota};
@@ -278,30 +277,4 @@ impl Server for MapServer {
     fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.content, &other.content)
     }
-}
-
-async fn check<A: Portable + Clone>(algorithm: A, seed: u64) {
-    check_backend(algorithm.clone(), seed_of(seed), MapServer::new).await;
-    check_joint_backend(algorithm.clone(), seed_of(seed), MapServer::new).await;
-    check_charges_by_hand(algorithm, server(), seed_of(seed)).await;
-}
-
-fn server() -> MapServer {
-    MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)))
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn limits_over_time_pass_the_suites() {
-    let quota = Quota::per(7, Duration::from_secs(60));
-    check(TokenBucket::new(quota.burst(9)), 41).await;
-    check(FixedWindow::new(quota), 42).await;
-    check(SlidingWindow::new(quota), 43).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_pass_the_suites() {
-    check_records(server(), seed_of(44)).await;
-    check_accounts(server(), seed_of(45)).await;
-    let queues = server();
-    check_departures([queues.clone(), queues], seed_of(46)).await;
 }
