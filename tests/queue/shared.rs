@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::remote::{GaveUp, KeyValue, KeyValueRecords};
@@ -107,9 +108,13 @@ type Queue = SharedQueue<KeyValueRecords<Map, Paused>>;
 
 /// A queue of one process, on paused time.
 fn process(map: &Arc<Map>, quota: Quota) -> Arc<Queue> {
+    process_with(map, quota, 2_000, 10_000_000 * SECOND)
+}
+
+fn process_with(map: &Arc<Map>, quota: Quota, max_queue: usize, max_wait: Duration) -> Arc<Queue> {
     simulate(Some((1, || Paused.now())));
     let records = KeyValueRecords::new(Arc::clone(map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
-    Arc::new(SharedQueue::new(records, "test", quota).max_queue(2_000).max_wait(10_000_000 * SECOND))
+    Arc::new(SharedQueue::new(records, "test", quota).max_queue(max_queue).max_wait(max_wait))
 }
 
 fn key() -> PartitionKey {
@@ -218,6 +223,110 @@ async fn requests_that_leave_keep_no_reservation() {
         assert_eq!(left(&elsewhere).await, 2_000, "after {stays} ms");
         assert_eq!(queue.waiting(), 0);
     }
+}
+
+/// Its calls are those of the others, too.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_leaves_does_not_end_the_calls_that_it_began() {
+    let map = Map::far(Duration::from_millis(10));
+    let queue = process(&map, Quota::per_hour(1));
+    let spawn = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { take_result(&queue).await })
+    };
+    // These come during its calls, and share the next ones, which the first of them begins.
+    let first = spawn();
+    sleep(Duration::from_millis(5)).await;
+    let begins = spawn();
+    sleep(Duration::from_millis(1)).await;
+    let others = [spawn(), spawn()];
+    sleep(Duration::from_millis(44)).await;
+    assert!(first.is_finished());
+    begins.abort();
+    for other in others {
+        assert!(other.await.unwrap().unwrap().is_allowed());
+    }
+    sleep(SECOND).await;
+    assert_eq!(left(&queue).await, 1_998, "it keeps no reservation");
+}
+
+/// A change takes more than half of the timeout, so the first that wait for the next one have too little time for it.
+/// The others have enough.
+#[tokio::test(start_paused = true)]
+async fn slow_calls_fail_only_those_that_have_no_time_for_them() {
+    let map = Map::far(Duration::from_millis(150));
+    let queue = process(&map, Quota::per_second(10));
+    let mut tasks = Vec::new();
+    for _ in 0..200 {
+        let queue = Arc::clone(&queue);
+        tasks.push(tokio::spawn(async move { take_result(&queue).await }));
+        sleep(SECOND / 20).await;
+    }
+    let mut answered = 0;
+    for task in tasks {
+        answered += u32::from(task.await.unwrap().is_ok());
+    }
+    assert!(answered > 100, "{answered}");
+}
+
+/// All at once, as when a process shuts down: their reservations share calls, too.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_that_leave_return_their_reservations() {
+    let map = Map::far(Duration::from_millis(1));
+    let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_hour(1)));
+    let _ = take(&queue).await;
+    let waiters: Vec<_> = (0..1_000)
+        .map(|_| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { ask(&queue).await })
+        })
+        .collect();
+    sleep(SECOND).await;
+    assert_eq!(left(&elsewhere).await, 1_000);
+    waiters.iter().for_each(|waiter| waiter.abort());
+    sleep(SECOND).await;
+    assert_eq!(left(&elsewhere).await, 2_000);
+}
+
+/// As during a deployment that changes them.
+#[tokio::test(start_paused = true)]
+async fn processes_with_other_bounds_do_not_depart_closer() {
+    let map = Map::far(Duration::ZERO);
+    let quota = Quota::per_second(1);
+    let processes = [50_u8, 2].map(|most| {
+        let wait = u32::from(most) * SECOND;
+        (process_with(&map, quota, most.into(), wait), wait)
+    });
+    let began = Instant::now();
+    let mut departures = Vec::new();
+    for number in 0..120 {
+        for (queue, wait) in &processes {
+            let decision = take(queue).await;
+            if decision.is_allowed() {
+                departures.push(began.elapsed() + decision.delay());
+            } else {
+                assert_eq!(decision.retry_after(), Some(decision.reset_after() - *wait), "{number}");
+            }
+        }
+        // At first the queue gets longer, and then it runs empty.
+        sleep(if number < 60 { SECOND / 4 } else { 2 * SECOND }).await;
+    }
+    assert!(departures.len() > 120, "{}", departures.len());
+    departures.sort_unstable();
+    for pair in departures.windows(2) {
+        assert!(pair[1] - pair[0] >= SECOND - Duration::from_millis(1), "{pair:?}");
+    }
+}
+
+#[test]
+fn without_a_runtime_a_queue_is_an_error() {
+    let records = KeyValueRecords::new(Arc::new(Map::default()), "limits");
+    let queue = SharedQueue::new(records, "test", Quota::per_second(1));
+    let key = key();
+    let error =
+        queue.decide(&Ask::charge(&key, 1).to(Mode::Shadow)).decided().now_or_never().expect("at once").unwrap_err();
+    let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<GaveUp>());
+    assert_eq!(reason, Some(&GaveUp::NoRuntime));
 }
 
 /// Those behind it know already when to depart.

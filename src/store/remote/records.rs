@@ -134,7 +134,7 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What a [change](LimiterRecords::change) makes of a record.
+/// What a [change](LimiterRecords::change_named) makes of a record.
 pub(crate) enum Step<T> {
     /// Nothing is written.
     Leave(T),
@@ -211,22 +211,7 @@ impl<R: Records> LimiterRecords<R> {
         format!("{}:{item}", self.limiter)
     }
 
-    /// Reads a record of a key, lets `step` decide, and writes what it returns; again, if another process was faster.
-    /// Requests of this process for one record take turns, first come, first served, since they would only be faster
-    /// than each other.
-    ///
-    /// Two calls, or one if nothing is written.
-    pub(crate) async fn change<T>(
-        &self,
-        tag: KeyTag,
-        kind: char,
-        deadline: Instant,
-        step: impl FnMut(Option<&[u8]>, Timestamp) -> Result<Step<T>, LimiterError>,
-    ) -> Result<Changed<T>, Unchanged> {
-        self.change_named(self.name(tag, kind), deadline, step).await
-    }
-
-    /// The same of an [item](Self::item).
+    /// [Changes](Self::change_named) an [item](Self::item).
     pub(crate) async fn change_item<T>(
         &self,
         item: &str,
@@ -236,7 +221,11 @@ impl<R: Records> LimiterRecords<R> {
         self.change_named(self.item(item), deadline, step).await
     }
 
-    /// The same of the record with this name.
+    /// Reads the record with this name, lets `step` decide, and writes what it returns; again, if another process was
+    /// faster. Requests of this process for one record take turns, first come, first served, since they would only be
+    /// faster than each other.
+    ///
+    /// Two calls, or one if nothing is written.
     pub(crate) async fn change_named<T>(
         &self,
         name: String,
@@ -252,7 +241,7 @@ impl<R: Records> LimiterRecords<R> {
         turn.map_err(|_| Unchanged::NotWritten(self.records.gave_up(GaveUp::TimedOut)))
     }
 
-    /// Makes a [change](Self::change) in its turn.
+    /// Makes a [change](Self::change_named) in its turn.
     pub(crate) async fn change_in_turn<T>(
         &self,
         turn: &Turn,
@@ -263,8 +252,9 @@ impl<R: Records> LimiterRecords<R> {
     }
 }
 
-/// Makes a [change](LimiterRecords::change) of the record with this name: in its turn, or without one, before all that
-/// wait for theirs. A turn is waited for during half of the time, so that those who get one have time for their calls.
+/// Makes a [change](LimiterRecords::change_named) of the record with this name: in its turn, or without one, before all
+/// that wait for theirs. A turn is waited for during half of the time, so that those who get one have time for their
+/// calls.
 pub(crate) async fn change<R: Records, T>(
     records: &R,
     turns: Option<&Turns>,

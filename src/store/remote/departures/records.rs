@@ -6,9 +6,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Arrival, DepartureQueue, DepartureTerms, Departures, Reserved, Timeline};
 use crate::store::NodeHealth;
@@ -25,31 +25,68 @@ use crate::values::{Description, LimiterError};
 /// The letter of these records.
 const KIND: char = 'q';
 
-/// The first byte of a record. Then come the number of the write, the ticks in a nanosecond (8 bytes each, big-endian),
-/// the end of the timeline, and the begin and the end of each hole (16 bytes each): at most 2,081 bytes.
+/// The first byte of a record. Then come the number of the write, the ticks in a nanosecond, how far ahead the timeline
+/// may end in nanoseconds (8 bytes each, big-endian), the end of the timeline, and the begin and the end of each hole
+/// (16 bytes each): at most 2,089 bytes.
 const VERSION: u8 = 1;
 
-const HEAD: usize = 17;
+const HEAD: usize = 25;
 
 pub(super) const MOST_BYTES: usize = HEAD + 16 * (1 + 2 * Timeline::MOST_HOLES);
 
 /// One queue whose departure times are [`Records`].
-pub struct RecordQueue<R> {
+pub struct RecordQueue<R>(pub(super) Arc<QueueRecords<R>>);
+
+pub(super) struct QueueRecords<R> {
     records: LimiterRecords<Arc<R>>,
-    terms: DepartureTerms,
+    pub(super) terms: DepartureTerms,
     line: Lock<Line>,
 }
 
-/// The requests of this process that wait for a reservation, in the order in which they came.
+/// The steps of this process that wait for the turn of their key, in the order in which they came.
 #[derive(Default)]
 struct Line {
     next: u64,
-    keys: HashMap<KeyTag, BTreeMap<u64, Waiting>>,
+    keys: HashMap<KeyTag, Group>,
 }
 
+type Group = BTreeMap<u64, Waiting>;
+
 struct Waiting {
-    arrival: Arrival,
-    answer: oneshot::Sender<Result<Reserved, LimiterError>>,
+    asked: Asked,
+    deadline: Instant,
+}
+
+enum Asked {
+    Reserve(Arrival, Answer<Reserved>),
+    GiveBack { length: u128, end: u128, answer: Answer<bool> },
+}
+
+/// Fails if nobody waits for the answer any more.
+type Answer<T> = oneshot::Sender<Result<T, LimiterError>>;
+
+impl Asked {
+    /// Makes the step at `now`, the instant of the timeline. Returns the end of the reservation that was made or given
+    /// back, if any was.
+    fn make(&self, timeline: &mut Timeline, now: u128) -> Option<u128> {
+        match *self {
+            Self::Reserve(_, ref answer) if answer.is_closed() => None,
+            Self::Reserve(arrival, _) => timeline.reserve(now, arrival),
+            Self::GiveBack { length, end, .. } => timeline.give_back(now, length, end).then_some(end),
+        }
+    }
+
+    /// Whether it would charge the key.
+    fn is_charge(&self) -> bool {
+        matches!(self, Self::Reserve(arrival, _) if arrival.length > 0)
+    }
+
+    fn fail(self, error: LimiterError) {
+        match self {
+            Self::Reserve(_, answer) => drop(answer.send(Err(error))),
+            Self::GiveBack { answer, .. } => drop(answer.send(Err(error))),
+        }
+    }
 }
 
 /// A record that was read.
@@ -57,7 +94,7 @@ pub(super) struct KeptTimeline {
     pub(super) timeline: Timeline,
     /// The number of the write that wrote it, if it is there.
     pub(super) written: u64,
-    /// Whether it ended too far ahead: the clock was set back, or the quota was another.
+    /// Whether it ended too far ahead: the clock was set back.
     pub(super) is_cut: bool,
 }
 
@@ -77,13 +114,18 @@ impl Line {
             }
         }
     }
+
+    fn take(&mut self, key: KeyTag) -> Vec<Waiting> {
+        self.keys.remove(&key).unwrap_or_default().into_values().collect()
+    }
 }
 
 impl<R: Records> Departures for R {
     type Queue = RecordQueue<R>;
 
     fn open(self: Arc<Self>, name: &str, terms: DepartureTerms) -> Self::Queue {
-        RecordQueue { records: LimiterRecords::new(self, name), terms, line: Lock::default() }
+        let records = LimiterRecords::new(self, name);
+        RecordQueue(Arc::new(QueueRecords { records, terms, line: Lock::default() }))
     }
 
     fn shares_departures_with(&self, other: &Self) -> bool {
@@ -96,114 +138,128 @@ impl<R: Records> Departures for R {
 }
 
 impl<R: Records> DepartureQueue for RecordQueue<R> {
-    /// Together with all that come to this process for this key before its turn: they share the two calls.
     async fn reserve(&self, key: KeyTag, arrival: Arrival) -> Result<Reserved, LimiterError> {
-        let deadline = self.deadline();
-        let name = self.records.name(key, KIND);
         let (answer, answered) = oneshot::channel();
-        let number = self.line.lock().join(key, Waiting { arrival, answer });
-        // A request that gives up leaves the line. It drops its end of the channel before that: if its reservation is
-        // just made, it is given back.
-        let leaves = OnDrop::new(|| self.line.lock().leave(key, number));
-        let mut answered = answered;
-        let unanswered = |_| Err(self.gave_up(GaveUp::Cancelled));
-        let turn = tokio::select! {
-            biased;
-            answer = &mut answered => {
-                leaves.end();
-                return answer.unwrap_or_else(unanswered);
-            }
-            turn = self.records.turn(&name, deadline) => turn,
-        };
-        match turn {
-            // Its answer may have come at the same time. If not, it is still in the line, since all that were taken out
-            // in an earlier turn were answered in it.
-            Ok(turn) => match answered.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    self.reserve_in_turn(turn, key, deadline).await;
-                    answered.await.unwrap_or_else(unanswered)
-                }
-                Err(TryRecvError::Closed) => Err(self.gave_up(GaveUp::Cancelled)),
-                Ok(answer) => answer,
-            },
-            Err(unchanged) => {
-                // The request that makes its reservation from here on gives it back.
-                answered.close();
-                answered.try_recv().unwrap_or(Err(unchanged.into()))
-            }
-        }
+        self.0.ask(key, Asked::Reserve(arrival, answer), answered).await
     }
 
     async fn give_back(&self, key: KeyTag, length: u128, end: u128) -> Result<bool, LimiterError> {
-        let changed = self.records.change(key, KIND, self.deadline(), |value, now| {
-            let KeptTimeline { mut timeline, written, .. } = self.read(value, now)?;
-            if timeline.give_back(self.terms.ticks(now), length, end) {
-                let (new, lifetime) = self.write(&timeline, written, now);
-                Ok(Step::Write(true, new, lifetime))
-            } else {
-                Ok(Step::Leave(false))
-            }
-        });
-        Ok(changed.await?.result)
+        let (answer, answered) = oneshot::channel();
+        self.0.ask(key, Asked::GiveBack { length, end, answer }, answered).await
     }
 
     fn health(&self) -> Vec<NodeHealth> {
-        self.records.records().health()
+        self.0.records.records().health()
     }
 
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
-        self.records.records().gave_up(reason)
+        self.0.gave_up(reason)
     }
 
     /// Processes share the list of who is rejected most.
     fn describe(&self, description: Description) -> Description {
-        let records = AnyRecords::new(Arc::clone(self.records.records()));
-        description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(records, self.records.limiter()))))
+        let records = &self.0.records;
+        let any = AnyRecords::new(Arc::clone(records.records()));
+        description.sharing_reports(SharedReports::new(Arc::new(LimiterRecords::new(any, records.limiter()))))
     }
 }
 
-impl<R: Records> RecordQueue<R> {
-    /// Reserves time for all requests that wait for this key, in the order in which they came, by one change.
-    async fn reserve_in_turn(&self, turn: Turn, key: KeyTag, deadline: Instant) {
-        let waiting: Vec<_> = self.line.lock().keys.remove(&key).unwrap_or_default().into_values().collect();
+impl<R: Records> QueueRecords<R> {
+    /// Makes a step together with all that come to this process for this key before its turn: they share two calls.
+    async fn ask<T>(
+        self: &Arc<Self>,
+        key: KeyTag,
+        asked: Asked,
+        mut answered: oneshot::Receiver<Result<T, LimiterError>>,
+    ) -> Result<T, LimiterError> {
+        let runtime = Handle::try_current().map_err(|_| self.gave_up(GaveUp::NoRuntime))?;
+        let unanswered = |_| Err(self.gave_up(GaveUp::Cancelled));
+        let deadline = self.deadline();
+        let name = self.records.name(key, KIND);
+        let number = self.line.lock().join(key, Waiting { asked, deadline });
+        // A step whose caller gives up leaves the line, unless it is just made: then a reservation is given back, since
+        // nobody takes the answer.
+        let _leaves = OnDrop::new(|| self.line.lock().leave(key, number));
+        tokio::select! {
+            biased;
+            answer = &mut answered => return answer.unwrap_or_else(unanswered),
+            turn = self.records.turn(&name, deadline) => if let Ok(turn) = turn {
+                let group = self.line.lock().take(key);
+                // In a task, since this caller may leave, or have less time than the others.
+                runtime.spawn(Arc::clone(self).make_all(turn, key, group));
+            },
+        }
+        match timeout_at(deadline, &mut answered).await {
+            Ok(answer) => answer.unwrap_or_else(unanswered),
+            Err(_) => {
+                // From here on, nobody takes the answer.
+                answered.close();
+                answered.try_recv().unwrap_or_else(|_| Err(self.gave_up(GaveUp::TimedOut)))
+            }
+        }
+    }
+
+    /// Makes the steps of a group, and then of those that have come meanwhile, until there are none.
+    async fn make_all(self: Arc<Self>, turn: Turn, key: KeyTag, mut group: Vec<Waiting>) {
+        while !group.is_empty() {
+            group = self.make(&turn, group).await;
+            group.extend(self.line.lock().take(key));
+        }
+    }
+
+    /// Makes the steps of a group by one change, for as long as anyone waits for it. Returns the steps that give back
+    /// reservations whose callers have left.
+    async fn make(&self, turn: &Turn, group: Vec<Waiting>) -> Vec<Waiting> {
+        let deadline = group.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
         let mut seen = Instant::now();
-        let changed = self.records.change_in_turn(&turn, deadline, |value, now| {
+        let changed = self.records.change_in_turn(turn, deadline, |value, now| {
             seen = Instant::now();
             let KeptTimeline { mut timeline, written, is_cut } = self.read(value, now)?;
-            let mut answers = Vec::with_capacity(waiting.len());
+            let mut made = Vec::with_capacity(group.len());
             let mut is_changed = false;
-            for Waiting { arrival, answer } in &waiting {
-                let end = if answer.is_closed() { None } else { timeline.reserve(self.terms.ticks(now), *arrival) };
+            for Waiting { asked, .. } in &group {
+                let end = asked.make(&mut timeline, self.terms.ticks(now));
                 // The correction is written, too: otherwise the timeline would stay too long until the clock has caught
                 // up.
-                is_changed |= end.is_some() || is_cut && arrival.length > 0;
-                answers.push((end, timeline.clone()));
+                is_changed |= end.is_some() || is_cut && asked.is_charge();
+                made.push((end, timeline.clone()));
             }
             if is_changed {
                 let (new, lifetime) = self.write(&timeline, written, now);
-                Ok(Step::Write(answers, new, lifetime))
+                Ok(Step::Write(made, new, lifetime))
             } else {
-                Ok(Step::Leave(answers))
+                Ok(Step::Leave(made))
             }
         });
-        let Changed { result: answers, now } = match changed.await {
+        let Changed { result: made, now } = match changed.await {
             Ok(changed) => changed,
             Err(unchanged) => {
                 let error = LimiterError::from(unchanged);
-                waiting.into_iter().for_each(|it| drop(it.answer.send(Err(error.clone()))));
-                return;
+                group.into_iter().for_each(|waiting| waiting.asked.fail(error.clone()));
+                return Vec::new();
             }
         };
         let mut unclaimed = Vec::new();
-        for (Waiting { arrival, answer }, (end, timeline)) in waiting.into_iter().zip(answers) {
-            let is_claimed = answer.send(Ok(Reserved { now, seen, end, timeline })).is_ok();
-            unclaimed.extend(end.filter(|_| !is_claimed).map(|end| (arrival.length, end)));
+        for (Waiting { asked, .. }, (end, timeline)) in group.into_iter().zip(made) {
+            match asked {
+                Asked::GiveBack { answer, .. } => drop(answer.send(Ok(end.is_some()))),
+                Asked::Reserve(Arrival { length, .. }, answer) => {
+                    let is_claimed = answer.send(Ok(Reserved { now, seen, end, timeline })).is_ok();
+                    // If this fails, the reservation stays, as when its waiter gives it back.
+                    unclaimed.extend(end.filter(|_| !is_claimed).map(|end| self.giving_back(length, end)));
+                }
+            }
         }
-        drop(turn);
-        for (length, end) in unclaimed {
-            // If this fails, it stays, as when its waiter gives it back.
-            let _ = self.give_back(key, length, end).await;
-        }
+        unclaimed
+    }
+
+    /// The step that gives back a reservation for which nobody waits.
+    fn giving_back(&self, length: u128, end: u128) -> Waiting {
+        Waiting { asked: Asked::GiveBack { length, end, answer: oneshot::channel().0 }, deadline: self.deadline() }
+    }
+
+    fn gave_up(&self, reason: GaveUp) -> LimiterError {
+        self.records.records().gave_up(reason)
     }
 
     fn deadline(&self) -> Instant {
@@ -212,7 +268,7 @@ impl<R: Records> RecordQueue<R> {
 
     pub(super) fn read(&self, value: Option<&[u8]>, now: Timestamp) -> Result<KeptTimeline, LimiterError> {
         let Some(bytes) = value else {
-            let timeline = Timeline::as_of(now, &self.terms, 0, []);
+            let timeline = Timeline::as_of(now, &self.terms, 0, 0, []);
             return Ok(KeptTimeline { timeline, written: 0, is_cut: false });
         };
         self.decode(bytes, now).ok_or_else(|| LimiterError::new("the record of the key holds no schedule of a queue"))
@@ -224,10 +280,12 @@ impl<R: Records> RecordQueue<R> {
         if head[0] != VERSION || rest != 0 || bytes.len() > MOST_BYTES {
             return None;
         }
-        let [written, ticks] = [1, 9].map(|at| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes")));
+        let [written, ticks, most_ahead] =
+            [1, 9, 17].map(|at| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes")));
         if ticks == 0 {
             return None;
         }
+        let most_ahead = u128::from(most_ahead) * u128::from(self.terms.quota().limit());
         let number = |bytes: &[u8]| u128::from_be_bytes(bytes.try_into().expect("sixteen bytes"));
         let mut numbers = numbers.map(number);
         let end = self.in_ticks(numbers.next()?, ticks, true);
@@ -236,7 +294,7 @@ impl<R: Records> RecordQueue<R> {
             // Holes become smaller by rounding, never larger.
             holes.push([self.in_ticks(begin, ticks, true), self.in_ticks(numbers.next()?, ticks, false)]);
         }
-        let timeline = Timeline::as_of(now, &self.terms, end, holes);
+        let timeline = Timeline::as_of(now, &self.terms, end, most_ahead, holes);
         let is_cut = end > timeline.end();
         Some(KeptTimeline { timeline, written, is_cut })
     }
@@ -262,17 +320,19 @@ impl<R: Records> RecordQueue<R> {
         let ticks = self.terms.quota().limit();
         // A record that was forgotten or deleted begins anew at a number that no write before it has had.
         let number = written.saturating_add(1).max(now.as_nanos());
+        let most_ahead = timeline.most_ahead().div_ceil(ticks.into());
         let mut bytes = Vec::with_capacity(HEAD + 16 * 3);
         bytes.push(VERSION);
         bytes.extend_from_slice(&number.to_be_bytes());
         bytes.extend_from_slice(&ticks.to_be_bytes());
-        timeline.numbers().for_each(|number| bytes.extend_from_slice(&number.to_be_bytes()));
+        bytes.extend_from_slice(&u64::try_from(most_ahead).unwrap_or(u64::MAX).to_be_bytes());
+        timeline.instants().for_each(|instant| bytes.extend_from_slice(&instant.to_be_bytes()));
         (Some(bytes), duration_from_nanos(ahead.div_ceil(ticks.into())))
     }
 }
 
 impl<R> fmt::Debug for RecordQueue<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RecordQueue").field("terms", &self.terms).finish_non_exhaustive()
+        f.debug_struct("RecordQueue").field("terms", &self.0.terms).finish_non_exhaustive()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::records::KeptTimeline;
+use super::records::{KeptTimeline, QueueRecords};
 use super::*;
 use crate::testing::Random;
 use crate::values::Quota;
@@ -54,8 +54,8 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-fn queue(terms: DepartureTerms) -> RecordQueue<NoRecords> {
-    Arc::new(NoRecords).open("test", terms)
+fn queue(terms: DepartureTerms) -> Arc<QueueRecords<NoRecords>> {
+    Arc::new(NoRecords).open("test", terms).0
 }
 
 /// The bytes of records need no server.
@@ -90,20 +90,22 @@ impl crate::store::remote::Records for NoRecords {
     }
 }
 
-/// Each step begins with the bytes that the one before it has left.
+/// Each step begins with the bytes that the one before it has left. Some are made by a process whose bounds are smaller
+/// than what others have reserved.
 #[test]
 fn steps_on_records_match_a_naive_list() {
     let mut random = Random::of_trial(1);
     let mut seen = [0; 4];
-    for _ in 0..300 {
+    for _ in 0..600 {
         let limit = random.pick(&[1, 3, 7, 1_000, 100_000_000_003]);
-        let terms = DepartureTerms::new(Quota::per_second(limit), 40 * INTERVAL);
-        let queue = queue(terms);
+        let queues = [40, 40, 40, 4].map(|most| queue(DepartureTerms::new(Quota::per_second(limit), most * INTERVAL)));
         let mut naive = Naive::default();
         let mut record = None;
         let mut nanos = START;
         for _ in 0..200 {
             nanos += random.below(2 * 1_000_000_000 / limit.min(1_000));
+            let queue = random.pick(&[0, 1, 2, 3].map(|index| &queues[index]));
+            let terms = queue.terms;
             let now = terms.ticks(at(nanos));
             let mut kept = queue.read(record.as_deref(), at(nanos)).unwrap();
             assert!(!kept.is_cut);
@@ -118,7 +120,7 @@ fn steps_on_records_match_a_naive_list() {
                 is_left
             } else {
                 let [length, reach] = [random.below(4), random.below(30)].map(|units| u128::from(units) * INTERVAL);
-                let arrival = Arrival { length, reach };
+                let arrival = Arrival { length, reach: reach.min(terms.most_ahead()) };
                 let tail = kept.timeline.end();
                 let end = kept.timeline.reserve(now, arrival);
                 assert_eq!(end, naive.reserve(now, arrival));
@@ -143,10 +145,10 @@ fn steps_on_records_match_a_naive_list() {
 /// Beyond 64, the holes that pass first are lost.
 #[test]
 fn a_timeline_keeps_64_holes() {
-    let terms = DepartureTerms::new(Quota::per_second(3), 1_000 * INTERVAL);
+    let terms = DepartureTerms::new(Quota::per_second(3), 999 * INTERVAL);
     let now = terms.ticks(at(START));
-    let mut timeline = Timeline::as_of(at(START), &terms, 0, []);
-    let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
+    let mut timeline = Timeline::as_of(at(START), &terms, 0, 0, []);
+    let arrival = Arrival { length: INTERVAL, reach: 999 * INTERVAL };
     let ends: Vec<_> = (0..141).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
     for end in ends.iter().step_by(2).take(70) {
         assert!(timeline.give_back(now, INTERVAL, *end));
@@ -165,7 +167,7 @@ fn a_timeline_keeps_64_holes() {
 fn a_record_of_another_quota_keeps_its_times() {
     let [three, seven] = [3, 7].map(|limit| DepartureTerms::new(Quota::per_second(limit), 1_000 * INTERVAL));
     let now = three.ticks(at(START));
-    let mut timeline = Timeline::as_of(at(START), &three, 0, []);
+    let mut timeline = Timeline::as_of(at(START), &three, 0, 0, []);
     let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
     let ends: Vec<_> = (0..5).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
     assert!(timeline.give_back(now, INTERVAL, ends[2]));
@@ -178,23 +180,27 @@ fn a_record_of_another_quota_keeps_its_times() {
     assert_eq!(read.timeline.holes().collect::<Vec<_>>(), [[converted(ends[1]), ends[2] * 7 / 3]]);
 }
 
-/// It comes from a quota that was lowered far, or from a clock that was set back.
+/// It comes from a clock that was set back. It is cut to the greatest bounds of the processes that have changed it.
 #[test]
 fn a_timeline_too_far_ahead_is_cut() {
-    let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
-    let queue = queue(terms);
+    let [small, terms] = [1, 12].map(|most| DepartureTerms::new(Quota::per_second(3), most * INTERVAL));
+    let [small, queue] = [small, terms].map(queue);
     let arrival = Arrival { length: INTERVAL, reach: 10 * INTERVAL };
     let year = 365 * 86_400 * 1_000_000_000;
-    let mut timeline = Timeline::as_of(at(START + year), &terms, 0, []);
+    let mut timeline = Timeline::as_of(at(START + year), &terms, 0, 0, []);
     let end = timeline.reserve(terms.ticks(at(START + year)), arrival);
     assert!(end.is_some());
     let (record, _) = queue.write(&timeline, 0, at(START + year));
-    let read = queue.read(record.as_deref(), at(START)).unwrap();
+    let read = small.read(record.as_deref(), at(START)).unwrap();
     assert!(read.is_cut);
     assert_eq!(read.timeline.end(), terms.ticks(at(START)) + terms.most_ahead());
-    let (corrected, _) = queue.write(&read.timeline, read.written, at(START));
+    let (corrected, _) = small.write(&read.timeline, read.written, at(START));
     assert_ne!(corrected, record);
-    assert!(!queue.read(corrected.as_deref(), at(START)).unwrap().is_cut);
+    for queue in [small, queue] {
+        let read = queue.read(corrected.as_deref(), at(START)).unwrap();
+        assert!(!read.is_cut);
+        assert_eq!(read.timeline.most_ahead(), terms.most_ahead());
+    }
 }
 
 /// Random bytes, and records with a byte that is wrong, are errors or timelines, and never panics.
@@ -203,7 +209,7 @@ fn foreign_bytes_are_errors() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
     let queue = queue(terms);
     let mut random = Random::of_trial(2);
-    let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, []);
+    let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, 0, []);
     let (record, _) = queue.write(&timeline, 7, at(START));
     let record = record.unwrap();
     for foreign in [&b""[..], b"hello", &record[..record.len() - 1], &[&record[..], &[0; 16]].concat()] {
@@ -211,14 +217,14 @@ fn foreign_bytes_are_errors() {
     }
     for _ in 0..5_000 {
         let mut bytes = record.clone();
-        bytes.resize(random.pick(&[17, 33, 65, 97, 2_081]), 0xff);
+        bytes.resize(random.pick(&[25, 41, 73, 105, 2_089]), 0xff);
         for _ in 0..3 {
             let index = usize::try_from(random.below(bytes.len() as u64)).unwrap();
             bytes[index] = u8::try_from(random.below(256)).unwrap();
         }
         if let Ok(KeptTimeline { mut timeline, written, .. }) = queue.read(Some(&bytes), at(START)) {
             let now = terms.ticks(at(START));
-            assert!((now..=now + terms.most_ahead()).contains(&timeline.end()));
+            assert!((now..=now.saturating_add(timeline.most_ahead())).contains(&timeline.end()));
             let _ = timeline.reserve(now, Arrival { length: INTERVAL, reach: 10 * INTERVAL });
             let _ = queue.write(&timeline, written, at(START));
         }
