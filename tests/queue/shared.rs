@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep};
 use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::remote::{GaveUp, KeyValue, KeyValueRecords};
 use tower_sluice::testing::{check_departures, check_modes, seed_of, simulate};
-use tower_sluice::time::{Clock, Timestamp};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Quota, SharedQueue};
 
 /// A map behind a network.
@@ -369,6 +369,93 @@ async fn closing_ends_waits_and_returns_reservations() {
     sleep(SECOND).await;
     assert_eq!((queue.waiting(), left(&elsewhere).await), (0, 2_000));
     assert!(queue.acquire(&key(), 1).await.is_err());
+}
+
+/// One more is let in only if it need not wait.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_process_are_bounded() {
+    let map = Map::far(Duration::ZERO);
+    simulate(Some((1, || Paused.now())));
+    let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
+    let queue = SharedQueue::new(records, "test", Quota::per_second(1).burst(2)).max_queue(10).max_waiters(2);
+    let queue = Arc::new(queue);
+    let spawn = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { ask(&queue).await })
+    };
+    let at_once = [ask(&queue).await, ask(&queue).await];
+    assert!(at_once.iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
+    let waiters = [spawn(), spawn()];
+    sleep(SECOND / 100).await;
+    assert_eq!(queue.waiting(), 2);
+    let decision = ask(&queue).await;
+    assert_eq!((decision.is_allowed(), decision.retry_after().map(|wait| wait.as_millis())), (false, Some(2_990)));
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_allowed());
+    }
+    assert_eq!(queue.waiting(), 0);
+    sleep(SECOND).await;
+    assert!(ask(&queue).await.delay().is_zero());
+}
+
+/// A turn that comes when the patience ends comes too late.
+#[tokio::test(start_paused = true)]
+async fn patience_bounds_a_wait() {
+    let map = Map::far(Duration::ZERO);
+    let queue = process(&map, Quota::per_second(1));
+    let within = async |patience| {
+        let key = key();
+        queue.decide(&Ask::charge(&key, 1).within(Some(patience))).decided().await.unwrap()
+    };
+    assert!(within(Duration::ZERO).await.is_allowed(), "it need not wait");
+    let rejection = within(SECOND).await;
+    assert_eq!((rejection.is_allowed(), rejection.retry_after()), (false, Some(Duration::from_nanos(1))));
+    assert!(within(SECOND + Duration::from_nanos(1)).await.is_allowed());
+}
+
+/// As long as the answer to one of them holds. A reservation that this process returns is noticed.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_rejects_without_calls() {
+    let map = Map::far(Duration::ZERO);
+    let queue = process_with(&map, Quota::per_hour(1), 2, 10_000 * SECOND);
+    let mut receipts = Vec::new();
+    for _ in 0..3 {
+        receipts.push(take(&queue).await.receipt());
+    }
+    let rejection = take(&queue).await;
+    let calls = map.calls();
+    for _ in 0..100 {
+        assert_eq!(take(&queue).await, rejection);
+    }
+    assert_eq!(map.calls(), calls);
+    queue.refund(&Ask::charge(&key(), 1), receipts[1], 1);
+    sleep(SECOND / 100).await;
+    assert!(take(&queue).await.is_allowed());
+}
+
+/// The schedule is cut to the bounds, and the correction is kept: arrivals wait for a full queue, and not for a year.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_blocks_a_key_for_a_full_queue() {
+    let map = Map::far(Duration::ZERO);
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    simulate(Some((1, || Paused.now())));
+    let [queue, elsewhere] = [0; 2].map(|_| {
+        let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(clock.clone()).bounded(SECOND, 1_000);
+        SharedQueue::new(records, "test", Quota::per_second(1)).max_queue(5).max_wait(5 * SECOND)
+    });
+    let key = key();
+    let charge = async || queue.decide(&Ask::charge(&key, 1).to(Mode::Shadow)).decided().await.unwrap();
+    clock.advance(365 * 86_400 * SECOND);
+    assert!(charge().await.is_allowed());
+    clock.set(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let before = map.values.lock().unwrap().clone();
+    assert!(elsewhere.decide(&Ask::charge(&key, 0)).decided().await.unwrap().is_allowed());
+    assert_eq!(*map.values.lock().unwrap(), before, "a look changes nothing");
+    // The bounds, and the greatest cost, which is 6.
+    assert_eq!(charge().await.retry_after(), Some(6 * SECOND));
+    clock.advance(2 * SECOND);
+    sleep(2 * SECOND).await;
+    assert_eq!(charge().await.retry_after(), Some(4 * SECOND));
 }
 
 /// Requests that wait already are not affected.

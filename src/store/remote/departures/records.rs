@@ -262,6 +262,11 @@ impl<R: Records> QueueRecords<R> {
         self.records.records().gave_up(reason)
     }
 
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn waiting(&self) -> usize {
+        self.line.lock().keys.values().map(BTreeMap::len).sum()
+    }
+
     fn deadline(&self) -> Instant {
         Instant::now() + self.records.records().timeout()
     }

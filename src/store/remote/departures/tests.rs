@@ -230,3 +230,58 @@ fn foreign_bytes_are_errors() {
         }
     }
 }
+
+/// A server that does not answer. Calls end with the deadline.
+struct SilentRecords;
+
+impl crate::store::remote::Records for SilentRecords {
+    async fn read(
+        &self,
+        _: &str,
+        limits: crate::store::remote::CallLimits,
+    ) -> Result<crate::store::remote::Record, LimiterError> {
+        tokio::time::sleep_until(limits.deadline).await;
+        Err(LimiterError::new("no server"))
+    }
+
+    async fn swap(
+        &self,
+        _: &str,
+        _: Option<&[u8]>,
+        _: Option<&[u8]>,
+        _: Duration,
+        _: crate::store::remote::CallLimits,
+    ) -> Result<bool, LimiterError> {
+        Err(LimiterError::new("no server"))
+    }
+
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn shares_records_with(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_give_up_leave_the_line() {
+    let queue = Arc::new(SilentRecords).open("test", DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL));
+    let key = crate::store::remote::tag::Tags::new(b"").of(&crate::values::PartitionKey::from("a"));
+    let arrival = Arrival { length: INTERVAL, reach: INTERVAL };
+    let first = queue.reserve(key, arrival);
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let impatient = tokio::time::timeout(Duration::from_millis(1), queue.give_back(key, INTERVAL, INTERVAL));
+        tokio::join!(queue.reserve(key, arrival), impatient, async {
+            tokio::task::yield_now().await;
+            assert_eq!(queue.0.waiting(), 2);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(queue.0.waiting(), 1);
+        })
+    };
+    let (first, (later, given_back, ())) = tokio::join!(first, later);
+    assert!(first.is_err() && later.is_err() && given_back.is_err());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(queue.0.waiting(), 0);
+}
