@@ -12,8 +12,9 @@ use crate::store::remote::{Arrival, CallLimits, DepartureTerms, Departures, Remo
 use crate::values::{PartitionKey, Quota};
 
 /// Checks a server that keeps [departure times](Departures), from two processes: reservations match a plain list of
-/// them, whichever process makes them or gives them back; no two of reservations that are made at once overlap, and
-/// between them no time is lost. The nodes whose health it reports, if any, have distinct names.
+/// them, whichever process makes them or gives them back, and whatever the bounds of both are; no two of reservations
+/// that are made at once overlap, and between them no time is lost. The nodes whose health it reports, if any, have
+/// distinct names.
 ///
 /// All queues that are called `check-...` are new. Takes some 2,000 calls.
 ///
@@ -42,11 +43,14 @@ struct Queue<D> {
     terms: DepartureTerms,
 }
 
-fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota) -> [Arc<Queue<D>>; 2] {
-    let terms = DepartureTerms::new(*quota, length(quota, MOST_AHEAD));
-    processes[0].check_fit(&terms).expect("the server keeps queues of weeks");
-    processes.each_ref().map(|server| {
-        Arc::new(Queue { server: Arc::clone(server), keys: LimiterKeys::new(server.secret(), name), terms })
+/// Opens a queue in both processes, each of which makes reservations up to so many units ahead.
+fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota, most: [u64; 2]) -> [Arc<Queue<D>>; 2] {
+    [0, 1].map(|index| {
+        let server = Arc::clone(&processes[index]);
+        let terms = DepartureTerms::new(*quota, length(quota, most[index]));
+        server.check_fit(&terms).expect("the server keeps queues of weeks");
+        let keys = LimiterKeys::new(server.secret(), name);
+        Arc::new(Queue { server, keys, terms })
     })
 }
 
@@ -92,7 +96,9 @@ fn first_free(taken: &[[u128; 2]], now: u128, arrival: Arrival) -> Option<u128> 
 async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random: &mut Random) {
     // No whole number of ticks per nanosecond, and as exact as a server with microseconds can be.
     let quota = Quota::per(random.pick(&[1, 3, 7]), HOUR);
-    let queues = open(processes, &format!("check-{trace}"), &quota);
+    // What one process has reserved is more than the other ever does.
+    let most = [24, random.pick(&[4, 12])];
+    let queues = open(processes, &format!("check-{trace}"), &quota, most);
     let keys = ["a", "b"];
     let mut taken: [Vec<[u128; 2]>; 2] = [vec![], vec![]];
     for step in 0..100 {
@@ -108,7 +114,7 @@ async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random:
             }
             continue;
         }
-        let [units, reach] = [random.below(4), random.below(12)];
+        let [units, reach] = [random.below(4), random.below(most[process] + 1)];
         let arrival = Arrival { length: length(&quota, units), reach: length(&quota, reach) };
         let Reserved { now, end, timeline, .. } = queue.reserve(key, arrival).await;
         let now = u128::from(now.as_nanos()) * u128::from(quota.limit());
@@ -128,7 +134,7 @@ const TASKS: u64 = 8;
 async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
     const EACH: u64 = 20;
     let quota = Quota::per(1, HOUR);
-    let queues = open(processes, "check-at-once", &quota);
+    let queues = open(processes, "check-at-once", &quota, [MOST_AHEAD; 2]);
     let hour = length(&quota, 1);
     let arrival = Arrival { length: hour, reach: length(&quota, MOST_AHEAD) };
     let tasks: Vec<_> = (0..TASKS)

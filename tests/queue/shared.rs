@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, sleep};
 use tower_sluice::limiter::{Ask, Mode};
 use tower_sluice::store::remote::{GaveUp, KeyValue, KeyValueRecords};
 use tower_sluice::testing::{check_departures, check_modes, seed_of, simulate};
-use tower_sluice::time::{Clock, Timestamp};
+use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, Limiter, LimiterExt, PartitionKey, Quota, SharedQueue};
 
 /// A map behind a network.
@@ -107,9 +108,13 @@ type Queue = SharedQueue<KeyValueRecords<Map, Paused>>;
 
 /// A queue of one process, on paused time.
 fn process(map: &Arc<Map>, quota: Quota) -> Arc<Queue> {
+    process_with(map, quota, 2_000, 10_000_000 * SECOND)
+}
+
+fn process_with(map: &Arc<Map>, quota: Quota, max_queue: usize, max_wait: Duration) -> Arc<Queue> {
     simulate(Some((1, || Paused.now())));
     let records = KeyValueRecords::new(Arc::clone(map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
-    Arc::new(SharedQueue::new(records, "test", quota).max_queue(2_000).max_wait(10_000_000 * SECOND))
+    Arc::new(SharedQueue::new(records, "test", quota).max_queue(max_queue).max_wait(max_wait))
 }
 
 fn key() -> PartitionKey {
@@ -220,6 +225,110 @@ async fn requests_that_leave_keep_no_reservation() {
     }
 }
 
+/// Its calls are those of the others, too.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_leaves_does_not_end_the_calls_that_it_began() {
+    let map = Map::far(Duration::from_millis(10));
+    let queue = process(&map, Quota::per_hour(1));
+    let spawn = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { take_result(&queue).await })
+    };
+    // These come during its calls, and share the next ones, which the first of them begins.
+    let first = spawn();
+    sleep(Duration::from_millis(5)).await;
+    let begins = spawn();
+    sleep(Duration::from_millis(1)).await;
+    let others = [spawn(), spawn()];
+    sleep(Duration::from_millis(44)).await;
+    assert!(first.is_finished());
+    begins.abort();
+    for other in others {
+        assert!(other.await.unwrap().unwrap().is_allowed());
+    }
+    sleep(SECOND).await;
+    assert_eq!(left(&queue).await, 1_998, "it keeps no reservation");
+}
+
+/// A change takes more than half of the timeout, so the first that wait for the next one have too little time for it.
+/// The others have enough.
+#[tokio::test(start_paused = true)]
+async fn slow_calls_fail_only_those_that_have_no_time_for_them() {
+    let map = Map::far(Duration::from_millis(150));
+    let queue = process(&map, Quota::per_second(10));
+    let mut tasks = Vec::new();
+    for _ in 0..200 {
+        let queue = Arc::clone(&queue);
+        tasks.push(tokio::spawn(async move { take_result(&queue).await }));
+        sleep(SECOND / 20).await;
+    }
+    let mut answered = 0;
+    for task in tasks {
+        answered += u32::from(task.await.unwrap().is_ok());
+    }
+    assert!(answered > 100, "{answered}");
+}
+
+/// All at once, as when a process shuts down: their reservations share calls, too.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_waiters_that_leave_return_their_reservations() {
+    let map = Map::far(Duration::from_millis(1));
+    let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_hour(1)));
+    let _ = take(&queue).await;
+    let waiters: Vec<_> = (0..1_000)
+        .map(|_| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move { ask(&queue).await })
+        })
+        .collect();
+    sleep(SECOND).await;
+    assert_eq!(left(&elsewhere).await, 1_000);
+    waiters.iter().for_each(|waiter| waiter.abort());
+    sleep(SECOND).await;
+    assert_eq!(left(&elsewhere).await, 2_000);
+}
+
+/// As during a deployment that changes them.
+#[tokio::test(start_paused = true)]
+async fn processes_with_other_bounds_do_not_depart_closer() {
+    let map = Map::far(Duration::ZERO);
+    let quota = Quota::per_second(1);
+    let processes = [50_u8, 2].map(|most| {
+        let wait = u32::from(most) * SECOND;
+        (process_with(&map, quota, most.into(), wait), wait)
+    });
+    let began = Instant::now();
+    let mut departures = Vec::new();
+    for number in 0..120 {
+        for (queue, wait) in &processes {
+            let decision = take(queue).await;
+            if decision.is_allowed() {
+                departures.push(began.elapsed() + decision.delay());
+            } else {
+                assert_eq!(decision.retry_after(), Some(decision.reset_after() - *wait), "{number}");
+            }
+        }
+        // At first the queue gets longer, and then it runs empty.
+        sleep(if number < 60 { SECOND / 4 } else { 2 * SECOND }).await;
+    }
+    assert!(departures.len() > 120, "{}", departures.len());
+    departures.sort_unstable();
+    for pair in departures.windows(2) {
+        assert!(pair[1] - pair[0] >= SECOND - Duration::from_millis(1), "{pair:?}");
+    }
+}
+
+#[test]
+fn without_a_runtime_a_queue_is_an_error() {
+    let records = KeyValueRecords::new(Arc::new(Map::default()), "limits");
+    let queue = SharedQueue::new(records, "test", Quota::per_second(1));
+    let key = key();
+    let error =
+        queue.decide(&Ask::charge(&key, 1).to(Mode::Shadow)).decided().now_or_never().expect("at once").unwrap_err();
+    let reason = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<GaveUp>());
+    assert_eq!(reason, Some(&GaveUp::NoRuntime));
+}
+
 /// Those behind it know already when to depart.
 #[tokio::test(start_paused = true)]
 async fn an_arrival_takes_the_place_of_a_waiter_that_left() {
@@ -260,6 +369,93 @@ async fn closing_ends_waits_and_returns_reservations() {
     sleep(SECOND).await;
     assert_eq!((queue.waiting(), left(&elsewhere).await), (0, 2_000));
     assert!(queue.acquire(&key(), 1).await.is_err());
+}
+
+/// One more is let in only if it need not wait.
+#[tokio::test(start_paused = true)]
+async fn waiters_of_a_process_are_bounded() {
+    let map = Map::far(Duration::ZERO);
+    simulate(Some((1, || Paused.now())));
+    let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
+    let queue = SharedQueue::new(records, "test", Quota::per_second(1).burst(2)).max_queue(10).max_waiters(2);
+    let queue = Arc::new(queue);
+    let spawn = || {
+        let queue = Arc::clone(&queue);
+        tokio::spawn(async move { ask(&queue).await })
+    };
+    let at_once = [ask(&queue).await, ask(&queue).await];
+    assert!(at_once.iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
+    let waiters = [spawn(), spawn()];
+    sleep(SECOND / 100).await;
+    assert_eq!(queue.waiting(), 2);
+    let decision = ask(&queue).await;
+    assert_eq!((decision.is_allowed(), decision.retry_after().map(|wait| wait.as_millis())), (false, Some(2_990)));
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_allowed());
+    }
+    assert_eq!(queue.waiting(), 0);
+    sleep(SECOND).await;
+    assert!(ask(&queue).await.delay().is_zero());
+}
+
+/// A turn that comes when the patience ends comes too late.
+#[tokio::test(start_paused = true)]
+async fn patience_bounds_a_wait() {
+    let map = Map::far(Duration::ZERO);
+    let queue = process(&map, Quota::per_second(1));
+    let within = async |patience| {
+        let key = key();
+        queue.decide(&Ask::charge(&key, 1).within(Some(patience))).decided().await.unwrap()
+    };
+    assert!(within(Duration::ZERO).await.is_allowed(), "it need not wait");
+    let rejection = within(SECOND).await;
+    assert_eq!((rejection.is_allowed(), rejection.retry_after()), (false, Some(Duration::from_nanos(1))));
+    assert!(within(SECOND + Duration::from_nanos(1)).await.is_allowed());
+}
+
+/// As long as the answer to one of them holds. A reservation that this process returns is noticed.
+#[tokio::test(start_paused = true)]
+async fn a_full_queue_rejects_without_calls() {
+    let map = Map::far(Duration::ZERO);
+    let queue = process_with(&map, Quota::per_hour(1), 2, 10_000 * SECOND);
+    let mut receipts = Vec::new();
+    for _ in 0..3 {
+        receipts.push(take(&queue).await.receipt());
+    }
+    let rejection = take(&queue).await;
+    let calls = map.calls();
+    for _ in 0..100 {
+        assert_eq!(take(&queue).await, rejection);
+    }
+    assert_eq!(map.calls(), calls);
+    queue.refund(&Ask::charge(&key(), 1), receipts[1], 1);
+    sleep(SECOND / 100).await;
+    assert!(take(&queue).await.is_allowed());
+}
+
+/// The schedule is cut to the bounds, and the correction is kept: arrivals wait for a full queue, and not for a year.
+#[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_back_blocks_a_key_for_a_full_queue() {
+    let map = Map::far(Duration::ZERO);
+    let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    simulate(Some((1, || Paused.now())));
+    let [queue, elsewhere] = [0; 2].map(|_| {
+        let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(clock.clone()).bounded(SECOND, 1_000);
+        SharedQueue::new(records, "test", Quota::per_second(1)).max_queue(5).max_wait(5 * SECOND)
+    });
+    let key = key();
+    let charge = async || queue.decide(&Ask::charge(&key, 1).to(Mode::Shadow)).decided().await.unwrap();
+    clock.advance(365 * 86_400 * SECOND);
+    assert!(charge().await.is_allowed());
+    clock.set(Timestamp::from_nanos(1_700_000_000_000_000_000));
+    let before = map.values.lock().unwrap().clone();
+    assert!(elsewhere.decide(&Ask::charge(&key, 0)).decided().await.unwrap().is_allowed());
+    assert_eq!(*map.values.lock().unwrap(), before, "a look changes nothing");
+    // The bounds, and the greatest cost, which is 6.
+    assert_eq!(charge().await.retry_after(), Some(6 * SECOND));
+    clock.advance(2 * SECOND);
+    sleep(2 * SECOND).await;
+    assert_eq!(charge().await.retry_after(), Some(4 * SECOND));
 }
 
 /// Requests that wait already are not affected.

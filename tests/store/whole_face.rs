@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use tower_sluice::LimiterError;
 use tower_sluice::algorithm::Portable;
 use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{
@@ -15,7 +16,6 @@ use tower_sluice::store::remote::{
     KeyRead, Record, Records, Replacement, Server, Standing, Target, Transition,
 };
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
-use tower_sluice::{LimiterError, Quota};
 
 /// The server. Clones are the same.
 #[derive(Clone)]

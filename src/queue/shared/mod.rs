@@ -9,5 +9,7 @@
 mod process;
 mod shared_queue;
 pub(crate) mod terms;
+#[cfg(all(test, not(sluice_loom)))]
+mod tests;
 
 pub use self::shared_queue::SharedQueue;

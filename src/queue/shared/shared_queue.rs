@@ -99,7 +99,8 @@ use crate::values::{
 /// a `LeakyQueue`. A request of cost zero does not wait, and is not counted.
 ///
 /// If the server's clock is set back, no request departs on a key with reservations until the clock has caught up with
-/// them: for as long as the clock was set back, and at most for a full queue and the burst. Rejections say so.
+/// them: for as long as the clock was set back, and at most for a full queue and the burst, as in the process with the
+/// greatest bounds. Rejections say so.
 ///
 /// If the quota of a queue is changed, reserved times stay as they are.
 ///
@@ -140,12 +141,11 @@ use crate::values::{
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
 /// it](LeakyQueue#clients-that-come-and-go): they can keep its queue full, as with a `LeakyQueue`.
 ///
-/// # Smaller bounds
+/// # Different bounds
 ///
-/// A process whose `max_queue` or `max_wait` is smaller than that of a process before it takes a schedule that reaches
-/// beyond its own bounds for one from before the clock was set back, and shortens it. The waiters of the old bounds
-/// depart as they were told, so until then, more requests depart than the quota says. Let a queue run empty before you
-/// lower its bounds.
+/// Each process lets requests in by its own `max_queue` and `max_wait`, which it may change at any time. Reservations
+/// that other processes have made beyond these bounds stay: a process with smaller bounds rejects arrivals until the
+/// schedule is within them again.
 ///
 /// # Several runtimes
 ///
@@ -174,7 +174,8 @@ use crate::values::{
 /// | a rejected arrival | at most one | at most one |
 /// | a reservation that is returned | one | two |
 /// | arrivals at one time | up to 32 of the same cost and patience share a call, also for several keys, except in a cluster | all for one key share the two calls |
-/// | a key, until its backlog is paid | some 150 bytes, and 40 for each hole | 33 bytes, and 32 for each hole |
+/// | returns at one time | one each | all for one key share the two calls, with the arrivals |
+/// | a key, until its backlog is paid | some 160 bytes, and 40 for each hole | 41 bytes, and 32 for each hole |
 ///
 /// On records, each process changes a key once per two round trips, whatever number of requests arrives. If another
 /// process has changed it meanwhile, both calls are made again. Where that goes on for longer than the timeout of the

@@ -146,7 +146,8 @@ impl QueueTerms {
         cost: u64,
         patience: Option<Duration>,
     ) -> Option<Decision> {
-        let timeline = Timeline::as_of(at, &self.for_server(), state.tat, []);
+        // However long others may wait: the state was learnt from the server.
+        let timeline = Timeline::as_of(at, &self.for_server(), state.tat, u128::MAX, []);
         // A request that would be let in is not decided without a reservation.
         let decision = self.decision(&timeline, at, cost, patience, None)?;
         (!decision.is_allowed()).then_some(decision)

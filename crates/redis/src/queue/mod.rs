@@ -21,7 +21,7 @@ use crate::store::failed;
 /// server's clock; intervals are exact. Calls for queues with the same terms share bundles.
 impl Departures for Redis {
     async fn reserve(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         arrival: Arrival,
@@ -36,7 +36,7 @@ impl Departures for Redis {
     }
 
     async fn give_back(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         length: u128,

@@ -46,7 +46,7 @@ pub trait Departures: Server {
     ///
     /// If the server gives no answer, or if the key holds something else.
     fn reserve(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         arrival: Arrival,
@@ -59,7 +59,7 @@ pub trait Departures: Server {
     ///
     /// If the server gives no answer, or if the key holds something else. Then the reservation may stay.
     fn give_back(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         length: u128,

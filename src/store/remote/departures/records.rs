@@ -5,15 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::oneshot;
-use tokio::sync::oneshot::error::TryRecvError;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::{Arrival, DepartureTerms, Departures, Reserved, Timeline};
 use crate::store::remote::any_records::AnyRecords;
 use crate::store::remote::backend::{CallLimits, GaveUp};
 use crate::store::remote::limiter_keys::RemoteKey;
-use crate::store::remote::records::{Changed, Records, Step, Turn, change};
+use crate::store::remote::records::{Changed, Records, Step, Turn, Turns, change};
 use crate::store::remote::server::deadline_of;
 use crate::store::remote::tag::KeyTag;
 use crate::util::lock::Lock;
@@ -24,35 +24,72 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 /// The letter of these records.
 const KIND: char = 'q';
 
-/// The first byte of a record. Then come the number of the write, the ticks in a nanosecond (8 bytes each, big-endian),
-/// the end of the timeline, and the begin and the end of each hole (16 bytes each): at most 2,081 bytes.
+/// The first byte of a record. Then come the number of the write, the ticks in a nanosecond, how far ahead the timeline
+/// may end in nanoseconds (8 bytes each, big-endian), the end of the timeline, and the begin and the end of each hole
+/// (16 bytes each): at most 2,089 bytes.
 const VERSION: u8 = 1;
 
-const HEAD: usize = 17;
+const HEAD: usize = 25;
 
 pub(super) const MOST_BYTES: usize = HEAD + 16 * (1 + 2 * Timeline::MOST_HOLES);
 
 /// A key of a queue whose departure times are [`Records`].
-struct RecordQueue<'a, R> {
-    records: &'a R,
-    key: RemoteKey<'a>,
-    terms: &'a DepartureTerms,
+struct RecordQueue<R> {
+    records: Arc<R>,
+    line: Line,
+    key: KeyTag,
+    name: String,
+    terms: DepartureTerms,
 }
 
-/// The requests of this process that wait for reservations in one queue.
-#[derive(Default)]
-pub(in crate::store::remote) struct Line(Lock<Lines>);
+/// The steps of this process that wait for the turn of their key, in one queue. Clones are the same line.
+#[derive(Clone, Default)]
+pub(in crate::store::remote) struct Line(Arc<Lock<Lines>>);
 
 /// Those of each key, in the order in which they came.
 #[derive(Default)]
 struct Lines {
     next: u64,
-    keys: HashMap<KeyTag, BTreeMap<u64, Waiting>>,
+    keys: HashMap<KeyTag, Group>,
 }
 
+type Group = BTreeMap<u64, Waiting>;
+
 struct Waiting {
-    arrival: Arrival,
-    answer: oneshot::Sender<Result<Reserved, LimiterError>>,
+    asked: Asked,
+    deadline: Instant,
+}
+
+enum Asked {
+    Reserve(Arrival, Answer<Reserved>),
+    GiveBack { length: u128, end: u128, answer: Answer<bool> },
+}
+
+/// Fails if nobody waits for the answer any more.
+type Answer<T> = oneshot::Sender<Result<T, LimiterError>>;
+
+impl Asked {
+    /// Makes the step at `now`, the instant of the timeline. Returns the end of the reservation that was made or given
+    /// back, if any was.
+    fn make(&self, timeline: &mut Timeline, now: u128) -> Option<u128> {
+        match *self {
+            Self::Reserve(_, ref answer) if answer.is_closed() => None,
+            Self::Reserve(arrival, _) => timeline.reserve(now, arrival),
+            Self::GiveBack { length, end, .. } => timeline.give_back(now, length, end).then_some(end),
+        }
+    }
+
+    /// Whether it would charge the key.
+    fn is_charge(&self) -> bool {
+        matches!(self, Self::Reserve(arrival, _) if arrival.length > 0)
+    }
+
+    fn fail(self, error: LimiterError) {
+        match self {
+            Self::Reserve(_, answer) => drop(answer.send(Err(error))),
+            Self::GiveBack { answer, .. } => drop(answer.send(Err(error))),
+        }
+    }
 }
 
 /// A record that was read.
@@ -60,7 +97,7 @@ pub(super) struct KeptTimeline {
     pub(super) timeline: Timeline,
     /// The number of the write that wrote it, if it is there.
     pub(super) written: u64,
-    /// Whether it ended too far ahead: the clock was set back, or the quota was another.
+    /// Whether it ended too far ahead: the clock was set back.
     pub(super) is_cut: bool,
 }
 
@@ -80,29 +117,37 @@ impl Lines {
             }
         }
     }
+
+    fn take(&mut self, key: KeyTag) -> Vec<Waiting> {
+        self.keys.remove(&key).unwrap_or_default().into_values().collect()
+    }
 }
 
 impl<R: Records> Departures for R {
-    /// Together with all that come to this process for this key before its turn: they share the two calls.
     async fn reserve(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         arrival: Arrival,
         limits: CallLimits,
     ) -> Result<Reserved, LimiterError> {
-        RecordQueue { records: self, key: *key, terms }.reserve(arrival, limits.deadline).await
+        let (answer, answered) = oneshot::channel();
+        RecordQueue::new(self, key, terms)
+            .ask(Asked::Reserve(arrival, answer), answered, key.turns(), limits.deadline)
+            .await
     }
 
     async fn give_back(
-        &self,
+        self: &Arc<Self>,
         key: &RemoteKey<'_>,
         terms: &DepartureTerms,
         length: u128,
         end: u128,
         limits: CallLimits,
     ) -> Result<bool, LimiterError> {
-        RecordQueue { records: self, key: *key, terms }.give_back(length, end, limits.deadline).await
+        let (answer, answered) = oneshot::channel();
+        let asked = Asked::GiveBack { length, end, answer };
+        RecordQueue::new(self, key, terms).ask(asked, answered, key.turns(), limits.deadline).await
     }
 
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
@@ -110,101 +155,120 @@ impl<R: Records> Departures for R {
     }
 }
 
-impl<R: Records> RecordQueue<'_, R> {
-    async fn reserve(&self, arrival: Arrival, deadline: Instant) -> Result<Reserved, LimiterError> {
-        let name = self.key.record(KIND);
-        let tag = self.key.tag();
-        let line = &self.key.line().0;
-        let (answer, answered) = oneshot::channel();
-        let number = line.lock().join(tag, Waiting { arrival, answer });
-        // A request that gives up leaves the line. It drops its end of the channel before that: if its reservation is
-        // just made, it is given back.
-        let leaves = OnDrop::new(|| line.lock().leave(tag, number));
-        let mut answered = answered;
-        let unanswered = |_| Err(self.records.gave_up(GaveUp::Cancelled));
-        let turn = tokio::select! {
+impl Line {
+    /// How many steps wait for their turn.
+    #[cfg(all(test, not(sluice_loom)))]
+    pub(super) fn waiting(&self) -> usize {
+        self.0.lock().keys.values().map(BTreeMap::len).sum()
+    }
+}
+
+impl<R: Records> RecordQueue<R> {
+    fn new(records: &Arc<R>, key: &RemoteKey<'_>, terms: &DepartureTerms) -> Self {
+        Self {
+            records: Arc::clone(records),
+            line: key.line().clone(),
+            key: key.tag(),
+            name: key.record(KIND),
+            terms: *terms,
+        }
+    }
+
+    /// Makes a step together with all that come to this process for this key before its turn: they share two calls.
+    async fn ask<T>(
+        self,
+        asked: Asked,
+        mut answered: oneshot::Receiver<Result<T, LimiterError>>,
+        turns: &Turns,
+        deadline: Instant,
+    ) -> Result<T, LimiterError> {
+        let runtime = Handle::try_current().map_err(|_| self.records.gave_up(GaveUp::NoRuntime))?;
+        let (records, line, key) = (Arc::clone(&self.records), self.line.clone(), self.key);
+        let unanswered = |_| Err(records.gave_up(GaveUp::Cancelled));
+        let number = line.0.lock().join(key, Waiting { asked, deadline });
+        // A step whose caller gives up leaves the line, unless it is just made: then a reservation is given back, since
+        // nobody takes the answer.
+        let _leaves = OnDrop::new(|| line.0.lock().leave(key, number));
+        tokio::select! {
             biased;
-            answer = &mut answered => {
-                leaves.end();
-                return answer.unwrap_or_else(unanswered);
-            }
-            turn = self.key.turns().take(&name, deadline, self.records) => turn,
-        };
-        match turn {
-            // Its answer may have come at the same time. If not, it is still in the line, since all that were taken out
-            // in an earlier turn were answered in it.
-            Ok(turn) => match answered.try_recv() {
-                Err(TryRecvError::Empty) => {
-                    self.reserve_in_turn(turn, &name, deadline).await;
-                    answered.await.unwrap_or_else(unanswered)
-                }
-                Err(TryRecvError::Closed) => Err(self.records.gave_up(GaveUp::Cancelled)),
-                Ok(answer) => answer,
+            answer = &mut answered => return answer.unwrap_or_else(unanswered),
+            turn = turns.take(&self.name, deadline, &*self.records) => if let Ok(turn) = turn {
+                let group = line.0.lock().take(key);
+                // In a task, since this caller may leave, or have less time than the others.
+                runtime.spawn(self.make_all(turn, group));
             },
-            Err(gave_up) => {
-                // The request that makes its reservation from here on gives it back.
+        }
+        match timeout_at(deadline, &mut answered).await {
+            Ok(answer) => answer.unwrap_or_else(unanswered),
+            Err(_) => {
+                // From here on, nobody takes the answer.
                 answered.close();
-                answered.try_recv().unwrap_or(Err(gave_up))
+                answered.try_recv().unwrap_or_else(|_| Err(records.gave_up(GaveUp::TimedOut)))
             }
         }
     }
 
-    async fn give_back(&self, length: u128, end: u128, deadline: Instant) -> Result<bool, LimiterError> {
-        let give_back = |value: Option<&[u8]>, now| {
-            let KeptTimeline { mut timeline, written, .. } = self.terms.read(value, now)?;
-            if timeline.give_back(self.terms.ticks(now), length, end) {
-                let (new, lifetime) = self.terms.write(&timeline, written, now);
-                Ok(Step::Write(true, new, lifetime))
-            } else {
-                Ok(Step::Leave(false))
-            }
-        };
-        let turns = Some(self.key.turns());
-        Ok(change(self.records, turns, &self.key.record(KIND), deadline, give_back).await?.result)
+    /// Makes the steps of a group, and then of those that have come meanwhile, until there are none.
+    async fn make_all(self, turn: Turn, mut group: Vec<Waiting>) {
+        while !group.is_empty() {
+            group = self.make(group).await;
+            group.extend(self.line.0.lock().take(self.key));
+        }
+        drop(turn);
     }
 
-    /// Reserves time for all requests that wait for this key, in the order in which they came, by one change.
-    async fn reserve_in_turn(&self, turn: Turn, name: &str, deadline: Instant) {
-        let waiting: Vec<_> =
-            self.key.line().0.lock().keys.remove(&self.key.tag()).unwrap_or_default().into_values().collect();
+    /// Makes the steps of a group by one change, for as long as anyone waits for it. Returns the steps that give back
+    /// reservations whose callers have left.
+    async fn make(&self, group: Vec<Waiting>) -> Vec<Waiting> {
+        let deadline = group.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
         let mut seen = Instant::now();
-        let reserve = |value: Option<&[u8]>, now| {
+        let step = |value: Option<&[u8]>, now| {
             seen = Instant::now();
             let KeptTimeline { mut timeline, written, is_cut } = self.terms.read(value, now)?;
-            let mut answers = Vec::with_capacity(waiting.len());
+            let mut made = Vec::with_capacity(group.len());
             let mut is_changed = false;
-            for Waiting { arrival, answer } in &waiting {
-                let end = if answer.is_closed() { None } else { timeline.reserve(self.terms.ticks(now), *arrival) };
+            for Waiting { asked, .. } in &group {
+                let end = asked.make(&mut timeline, self.terms.ticks(now));
                 // The correction is written, too: otherwise the timeline would stay too long until the clock has caught
                 // up.
-                is_changed |= end.is_some() || is_cut && arrival.length > 0;
-                answers.push((end, timeline.clone()));
+                is_changed |= end.is_some() || is_cut && asked.is_charge();
+                made.push((end, timeline.clone()));
             }
             if is_changed {
                 let (new, lifetime) = self.terms.write(&timeline, written, now);
-                Ok(Step::Write(answers, new, lifetime))
+                Ok(Step::Write(made, new, lifetime))
             } else {
-                Ok(Step::Leave(answers))
+                Ok(Step::Leave(made))
             }
         };
-        let Changed { result: answers, now } = match change(self.records, None, name, deadline, reserve).await {
+        // In the turn that the group has.
+        let changed = change(&*self.records, None, &self.name, deadline, step).await;
+        let Changed { result: made, now } = match changed {
             Ok(changed) => changed,
             Err(unchanged) => {
                 let error = LimiterError::from(unchanged);
-                waiting.into_iter().for_each(|it| drop(it.answer.send(Err(error.clone()))));
-                return;
+                group.into_iter().for_each(|waiting| waiting.asked.fail(error.clone()));
+                return Vec::new();
             }
         };
         let mut unclaimed = Vec::new();
-        for (Waiting { arrival, answer }, (end, timeline)) in waiting.into_iter().zip(answers) {
-            let is_claimed = answer.send(Ok(Reserved { now, seen, end, timeline })).is_ok();
-            unclaimed.extend(end.filter(|_| !is_claimed).map(|end| (arrival.length, end)));
+        for (Waiting { asked, .. }, (end, timeline)) in group.into_iter().zip(made) {
+            match asked {
+                Asked::GiveBack { answer, .. } => drop(answer.send(Ok(end.is_some()))),
+                Asked::Reserve(Arrival { length, .. }, answer) => {
+                    let is_claimed = answer.send(Ok(Reserved { now, seen, end, timeline })).is_ok();
+                    // If this fails, the reservation stays, as when its waiter gives it back.
+                    unclaimed.extend(end.filter(|_| !is_claimed).map(|end| self.giving_back(length, end)));
+                }
+            }
         }
-        drop(turn);
-        for (length, end) in unclaimed {
-            // If this fails, it stays, as when its waiter gives it back.
-            let _ = self.give_back(length, end, deadline_of(self.records)).await;
-        }
+        unclaimed
+    }
+
+    /// The step that gives back a reservation for which nobody waits.
+    fn giving_back(&self, length: u128, end: u128) -> Waiting {
+        let answer = oneshot::channel().0;
+        Waiting { asked: Asked::GiveBack { length, end, answer }, deadline: deadline_of(&*self.records) }
     }
 }
 
@@ -212,7 +276,7 @@ impl<R: Records> RecordQueue<'_, R> {
 impl DepartureTerms {
     pub(super) fn read(&self, value: Option<&[u8]>, now: Timestamp) -> Result<KeptTimeline, LimiterError> {
         let Some(bytes) = value else {
-            let timeline = Timeline::as_of(now, self, 0, []);
+            let timeline = Timeline::as_of(now, self, 0, 0, []);
             return Ok(KeptTimeline { timeline, written: 0, is_cut: false });
         };
         self.decode(bytes, now).ok_or_else(|| LimiterError::new("the record of the key holds no schedule of a queue"))
@@ -224,10 +288,12 @@ impl DepartureTerms {
         if head[0] != VERSION || rest != 0 || bytes.len() > MOST_BYTES {
             return None;
         }
-        let [written, ticks] = [1, 9].map(|at| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes")));
+        let [written, ticks, most_ahead] =
+            [1, 9, 17].map(|at| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight bytes")));
         if ticks == 0 {
             return None;
         }
+        let most_ahead = u128::from(most_ahead) * u128::from(self.quota().limit());
         let number = |bytes: &[u8]| u128::from_be_bytes(bytes.try_into().expect("sixteen bytes"));
         let mut numbers = numbers.map(number);
         let end = self.in_ticks(numbers.next()?, ticks, true);
@@ -236,7 +302,7 @@ impl DepartureTerms {
             // Holes become smaller by rounding, never larger.
             holes.push([self.in_ticks(begin, ticks, true), self.in_ticks(numbers.next()?, ticks, false)]);
         }
-        let timeline = Timeline::as_of(now, self, end, holes);
+        let timeline = Timeline::as_of(now, self, end, most_ahead, holes);
         let is_cut = end > timeline.end();
         Some(KeptTimeline { timeline, written, is_cut })
     }
@@ -262,11 +328,13 @@ impl DepartureTerms {
         let ticks = self.quota().limit();
         // A record that was forgotten or deleted begins anew at a number that no write before it has had.
         let number = written.saturating_add(1).max(now.as_nanos());
+        let most_ahead = timeline.most_ahead().div_ceil(ticks.into());
         let mut bytes = Vec::with_capacity(HEAD + 16 * 3);
         bytes.push(VERSION);
         bytes.extend_from_slice(&number.to_be_bytes());
         bytes.extend_from_slice(&ticks.to_be_bytes());
-        timeline.numbers().for_each(|number| bytes.extend_from_slice(&number.to_be_bytes()));
+        bytes.extend_from_slice(&u64::try_from(most_ahead).unwrap_or(u64::MAX).to_be_bytes());
+        timeline.instants().for_each(|instant| bytes.extend_from_slice(&instant.to_be_bytes()));
         (Some(bytes), duration_from_nanos(ahead.div_ceil(ticks.into())))
     }
 }

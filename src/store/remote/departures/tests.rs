@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use super::records::KeptTimeline;
 use super::*;
+use crate::store::remote::limiter_keys::LimiterKeys;
+use crate::store::remote::server::deadline_of;
+use crate::store::remote::{Record, Records};
 use crate::testing::Random;
-use crate::values::Quota;
+use crate::values::{PartitionKey, Quota};
 
 /// An interval, in ticks of a quota per second.
 const INTERVAL: u128 = 1_000_000_000;
@@ -54,19 +57,21 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Each step begins with the bytes that the one before it has left.
+/// Each step begins with the bytes that the one before it has left. Some are made by a process whose bounds are smaller
+/// than what others have reserved.
 #[test]
 fn steps_on_records_match_a_naive_list() {
     let mut random = Random::of_trial(1);
     let mut seen = [0; 4];
-    for _ in 0..300 {
+    for _ in 0..600 {
         let limit = random.pick(&[1, 3, 7, 1_000, 100_000_000_003]);
-        let terms = DepartureTerms::new(Quota::per_second(limit), 40 * INTERVAL);
+        let queues = [40, 40, 40, 4].map(|most| DepartureTerms::new(Quota::per_second(limit), most * INTERVAL));
         let mut naive = Naive::default();
         let mut record = None;
         let mut nanos = START;
         for _ in 0..200 {
             nanos += random.below(2 * 1_000_000_000 / limit.min(1_000));
+            let terms = random.pick(&queues);
             let now = terms.ticks(at(nanos));
             let mut kept = terms.read(record.as_deref(), at(nanos)).unwrap();
             assert!(!kept.is_cut);
@@ -81,7 +86,7 @@ fn steps_on_records_match_a_naive_list() {
                 is_left
             } else {
                 let [length, reach] = [random.below(4), random.below(30)].map(|units| u128::from(units) * INTERVAL);
-                let arrival = Arrival { length, reach };
+                let arrival = Arrival { length, reach: reach.min(terms.most_ahead()) };
                 let tail = kept.timeline.end();
                 let end = kept.timeline.reserve(now, arrival);
                 assert_eq!(end, naive.reserve(now, arrival));
@@ -106,10 +111,10 @@ fn steps_on_records_match_a_naive_list() {
 /// Beyond 64, the holes that pass first are lost.
 #[test]
 fn a_timeline_keeps_64_holes() {
-    let terms = DepartureTerms::new(Quota::per_second(3), 1_000 * INTERVAL);
+    let terms = DepartureTerms::new(Quota::per_second(3), 999 * INTERVAL);
     let now = terms.ticks(at(START));
-    let mut timeline = Timeline::as_of(at(START), &terms, 0, []);
-    let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
+    let mut timeline = Timeline::as_of(at(START), &terms, 0, 0, []);
+    let arrival = Arrival { length: INTERVAL, reach: 999 * INTERVAL };
     let ends: Vec<_> = (0..141).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
     for end in ends.iter().step_by(2).take(70) {
         assert!(timeline.give_back(now, INTERVAL, *end));
@@ -127,7 +132,7 @@ fn a_timeline_keeps_64_holes() {
 fn a_record_of_another_quota_keeps_its_times() {
     let [three, seven] = [3, 7].map(|limit| DepartureTerms::new(Quota::per_second(limit), 1_000 * INTERVAL));
     let now = three.ticks(at(START));
-    let mut timeline = Timeline::as_of(at(START), &three, 0, []);
+    let mut timeline = Timeline::as_of(at(START), &three, 0, 0, []);
     let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
     let ends: Vec<_> = (0..5).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
     assert!(timeline.give_back(now, INTERVAL, ends[2]));
@@ -140,22 +145,26 @@ fn a_record_of_another_quota_keeps_its_times() {
     assert_eq!(read.timeline.holes().collect::<Vec<_>>(), [[converted(ends[1]), ends[2] * 7 / 3]]);
 }
 
-/// It comes from a quota that was lowered far, or from a clock that was set back.
+/// It comes from a clock that was set back. It is cut to the greatest bounds of the processes that have changed it.
 #[test]
 fn a_timeline_too_far_ahead_is_cut() {
-    let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
+    let [small, terms] = [1, 12].map(|most| DepartureTerms::new(Quota::per_second(3), most * INTERVAL));
     let arrival = Arrival { length: INTERVAL, reach: 10 * INTERVAL };
     let year = 365 * 86_400 * 1_000_000_000;
-    let mut timeline = Timeline::as_of(at(START + year), &terms, 0, []);
+    let mut timeline = Timeline::as_of(at(START + year), &terms, 0, 0, []);
     let end = timeline.reserve(terms.ticks(at(START + year)), arrival);
     assert!(end.is_some());
     let (record, _) = terms.write(&timeline, 0, at(START + year));
-    let read = terms.read(record.as_deref(), at(START)).unwrap();
+    let read = small.read(record.as_deref(), at(START)).unwrap();
     assert!(read.is_cut);
     assert_eq!(read.timeline.end(), terms.ticks(at(START)) + terms.most_ahead());
-    let (corrected, _) = terms.write(&read.timeline, read.written, at(START));
+    let (corrected, _) = small.write(&read.timeline, read.written, at(START));
     assert_ne!(corrected, record);
-    assert!(!terms.read(corrected.as_deref(), at(START)).unwrap().is_cut);
+    for queue in [small, terms] {
+        let read = queue.read(corrected.as_deref(), at(START)).unwrap();
+        assert!(!read.is_cut);
+        assert_eq!(read.timeline.most_ahead(), terms.most_ahead());
+    }
 }
 
 /// Random bytes, and records with a byte that is wrong, are errors or timelines, and never panics.
@@ -163,7 +172,7 @@ fn a_timeline_too_far_ahead_is_cut() {
 fn foreign_bytes_are_errors() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
     let mut random = Random::of_trial(2);
-    let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, []);
+    let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, 0, []);
     let (record, _) = terms.write(&timeline, 7, at(START));
     let record = record.unwrap();
     for foreign in [&b""[..], b"hello", &record[..record.len() - 1], &[&record[..], &[0; 16]].concat()] {
@@ -171,16 +180,71 @@ fn foreign_bytes_are_errors() {
     }
     for _ in 0..5_000 {
         let mut bytes = record.clone();
-        bytes.resize(random.pick(&[17, 33, 65, 97, 2_081]), 0xff);
+        bytes.resize(random.pick(&[25, 41, 73, 105, 2_089]), 0xff);
         for _ in 0..3 {
             let index = usize::try_from(random.below(bytes.len() as u64)).unwrap();
             bytes[index] = u8::try_from(random.below(256)).unwrap();
         }
         if let Ok(KeptTimeline { mut timeline, written, .. }) = terms.read(Some(&bytes), at(START)) {
             let now = terms.ticks(at(START));
-            assert!((now..=now + terms.most_ahead()).contains(&timeline.end()));
+            assert!((now..=now.saturating_add(timeline.most_ahead())).contains(&timeline.end()));
             let _ = timeline.reserve(now, Arrival { length: INTERVAL, reach: 10 * INTERVAL });
             let _ = terms.write(&timeline, written, at(START));
         }
     }
+}
+
+/// A server that does not answer. Calls end with the deadline.
+struct SilentRecords;
+
+impl Records for SilentRecords {
+    async fn read(&self, _: &str, limits: CallLimits) -> Result<Record, LimiterError> {
+        tokio::time::sleep_until(limits.deadline).await;
+        Err(LimiterError::new("no server"))
+    }
+
+    async fn swap(
+        &self,
+        _: &str,
+        _: Option<&[u8]>,
+        _: Option<&[u8]>,
+        _: Duration,
+        _: CallLimits,
+    ) -> Result<bool, LimiterError> {
+        Err(LimiterError::new("no server"))
+    }
+}
+
+impl Server for SilentRecords {
+    fn timeout(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn is_same_as(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_that_give_up_leave_the_line() {
+    let (server, keys) = (Arc::new(SilentRecords), LimiterKeys::new(b"", "test"));
+    let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
+    let key = keys.key(keys.tag(&PartitionKey::from("a")));
+    let arrival = Arrival { length: INTERVAL, reach: INTERVAL };
+    let limits = || CallLimits::until(deadline_of(&*server));
+    let later = async {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let give_back = server.give_back(&key, &terms, INTERVAL, INTERVAL, limits());
+        let impatient = tokio::time::timeout(Duration::from_millis(1), give_back);
+        tokio::join!(server.reserve(&key, &terms, arrival, limits()), impatient, async {
+            tokio::task::yield_now().await;
+            assert_eq!(key.line().waiting(), 2);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            assert_eq!(key.line().waiting(), 1);
+        })
+    };
+    let (first, (later, given_back, ())) = tokio::join!(server.reserve(&key, &terms, arrival, limits()), later);
+    assert!(first.is_err() && later.is_err() && given_back.is_err());
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(key.line().waiting(), 0);
 }

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// What a server has to know of a queue. Processes that share it may differ in these terms for a while, such as during
-/// a deployment: then times stay as they are.
+/// What a server has to know of a queue. Processes that share it may differ in these terms, such as during a
+/// deployment: then times stay as they are.
 ///
 /// Instants and lengths of a queue are numbers of *ticks*: the [limit](Quota::limit) of its quota is the number of
 /// ticks in a nanosecond, and instants count from the Unix epoch. So the time of one unit is a whole number of ticks,
@@ -36,6 +36,7 @@ pub struct Arrival {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     end: u128,
+    most_ahead: u128,
     /// In order. They do not touch each other, nor the end.
     holes: SmallVec<[Hole; 2]>,
 }
@@ -59,8 +60,7 @@ impl DepartureTerms {
         &self.quota
     }
 
-    /// Returns how far ahead of the present a timeline may end, in ticks. One that ends later is from another quota,
-    /// or from before the clock was set back.
+    /// Returns how far ahead of its arrival a reservation of this process may end, in ticks.
     #[must_use]
     pub const fn most_ahead(&self) -> u128 {
         self.most_ahead
@@ -77,25 +77,39 @@ impl Timeline {
     /// The most holes that are kept. Beyond, those that pass first are lost.
     pub const MOST_HOLES: usize = 64;
 
-    /// Makes the timeline of a key from what its server keeps, as of `now`: the end, and the begin and the end of each
-    /// hole, in order. All of it may be in the past, or too far ahead.
+    /// Makes the timeline of a key from what its server keeps, as of `now`: the end, how far ahead it
+    /// [may be](Self::most_ahead), and the begin and the end of each hole, in order. All of it may be in the past, or
+    /// too far ahead; all zero if the server keeps nothing.
     #[must_use]
     pub fn as_of(
         now: Timestamp,
         terms: &DepartureTerms,
         end: u128,
+        most_ahead: u128,
         holes: impl IntoIterator<Item = [u128; 2]>,
     ) -> Self {
         let now = terms.ticks(now);
-        let end = end.clamp(now, now.saturating_add(terms.most_ahead));
+        let most_ahead = most_ahead.max(terms.most_ahead);
+        // While time goes forward, a timeline never ends later: the process of each reservation has raised the number.
+        // Without the number, a process with small bounds would cut off reservations that were made under greater
+        // ones, and give their time away again.
+        let end = end.clamp(now, now.saturating_add(most_ahead));
         let holes = holes.into_iter().map(|[begin, end]| Hole { begin: begin.max(now), end });
-        Self { end, holes: holes.filter(|hole| hole.begin < hole.end && hole.end <= end).collect() }
+        Self { end, most_ahead, holes: holes.filter(|hole| hole.begin < hole.end && hole.end <= end).collect() }
     }
 
     /// Returns until when time is reserved.
     #[must_use]
     pub const fn end(&self) -> u128 {
         self.end
+    }
+
+    /// Returns how far ahead of the present it may end, in ticks: the greatest
+    /// [`most_ahead`](DepartureTerms::most_ahead) of the processes that have changed it since it was empty. A timeline
+    /// that ends later is from before the clock was set back.
+    #[must_use]
+    pub const fn most_ahead(&self) -> u128 {
+        self.most_ahead
     }
 
     /// Returns the begin and the end of each hole, in order.
@@ -164,8 +178,8 @@ impl Timeline {
         true
     }
 
-    /// Returns all numbers: the end, and then the begin and the end of each hole.
-    pub(super) fn numbers(&self) -> impl Iterator<Item = u128> + '_ {
+    /// Returns all instants: the end, and then the begin and the end of each hole.
+    pub(super) fn instants(&self) -> impl Iterator<Item = u128> + '_ {
         iter::once(self.end).chain(self.holes.iter().flat_map(|hole| [hole.begin, hole.end]))
     }
 }

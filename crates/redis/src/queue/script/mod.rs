@@ -76,7 +76,7 @@ impl QueueScript {
     ) -> Result<(Option<u128>, Timeline), BadReply> {
         let mut timeline = match answer.old(0)? {
             Some(old) => self.read(old, answer.now).ok_or(BadReply::State)?,
-            None => Timeline::as_of(answer.now, &self.terms, 0, []),
+            None => Timeline::as_of(answer.now, &self.terms, 0, 0, []),
         };
         let end = timeline.reserve(self.terms.ticks(answer.now), arrival);
         if answer.admitted != u32::from(end.is_some()) {
@@ -87,14 +87,11 @@ impl QueueScript {
 
     /// Reads a stored timeline.
     fn read(&self, stored: &[u8], now: Timestamp) -> Option<Timeline> {
-        let (bucket, holes) = match stored.iter().position(|byte| *byte == b' ') {
-            Some(space) => (&stored[..space], &stored[space + 1..]),
-            None => (stored, &[][..]),
-        };
-        let end = self.grid.read(bucket, u128::MAX)?.parts();
-        let holes = holes.split(|byte| *byte == b' ').filter(|hole| !hole.is_empty()).map(|hole| self.read_hole(hole));
-        let holes: Option<Holes> = holes.collect();
-        Some(Timeline::as_of(now, &self.terms, end, holes?))
+        let mut parts = stored.split(|byte| *byte == b' ').filter(|part| !part.is_empty());
+        let end = self.grid.read(parts.next()?, u128::MAX)?.parts();
+        let most_ahead = self.grid.units(MicrosSpan { micros: whole(parts.next_back()?)?, rest: 0 });
+        let holes: Option<Holes> = parts.map(|hole| self.read_hole(hole)).collect();
+        Some(Timeline::as_of(now, &self.terms, end, most_ahead, holes?))
     }
 
     /// Reads `<first>+<rest>:<last>+<rest>`.

@@ -79,7 +79,7 @@ impl Queue {
         patience: Option<Duration>,
     ) -> (Decision, Option<Timeline>) {
         let kept = timeline.cloned().unwrap_or_default();
-        let mut timeline = Timeline::as_of(at, &self.terms.for_server(), kept.end(), kept.holes());
+        let mut timeline = Timeline::as_of(at, &self.terms.for_server(), kept.end(), kept.most_ahead(), kept.holes());
         let end = timeline.reserve(self.grid.now(at), self.terms.arrival(cost, patience));
         let decision = self.decide(at, (end, timeline.clone()), cost, patience).0;
         (decision, end.map(|_| timeline))
@@ -163,17 +163,20 @@ fn reservations_match_a_naive_list() {
         let scale = random.pick(&SCALES);
         let limit = rate * scale;
         let burst = 1 + random.below(4) * scale;
-        let max_queue = random.below(8) * scale;
-        let max_wait = random.below(5_000_000_000);
         let quota = Quota::per_second(limit).burst(burst);
-        let queue = Queue::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait));
         let limit = u128::from(limit);
         let burst = u128::from(burst);
-        let max_wait_units = u128::from(max_wait) * limit;
-        let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
-        assert_eq!(u128::from(queue.terms.max_cost()), max_cost);
-        let longest = max_wait_units.min(u128::from(max_queue) * INTERVAL);
-        let mut naive = Naive { limit, burst, longest, max_cost, taken: Vec::new() };
+        // Two processes, whose bounds differ.
+        let processes = [0; 2].map(|_| {
+            let max_queue = random.below(8) * scale;
+            let max_wait = random.below(5_000_000_000);
+            let queue = Queue::new(&quota, usize::try_from(max_queue).unwrap(), Duration::from_nanos(max_wait));
+            let max_wait_units = u128::from(max_wait) * limit;
+            let max_cost = (max_wait_units + (burst - 1) * INTERVAL) / INTERVAL + 1;
+            assert_eq!(u128::from(queue.terms.max_cost()), max_cost);
+            (queue, max_wait, max_wait_units.min(u128::from(max_queue) * INTERVAL), max_cost)
+        });
+        let mut naive = Naive { limit, burst, longest: 0, max_cost: 0, taken: Vec::new() };
         let mut now = START;
         // When the server forgets the key.
         let mut expiry = None;
@@ -181,6 +184,8 @@ fn reservations_match_a_naive_list() {
         for _ in 0..200 {
             now += random.below(INTERVAL as u64 / 1_000 / rate);
             let now_units = u128::from(now) * 1_000 * limit;
+            let (queue, max_wait, longest, max_cost) = &processes[usize::try_from(random.below(2)).unwrap()];
+            naive.max_cost = *max_cost;
             if !naive.taken.is_empty() && random.below(3) == 0 {
                 let index = usize::try_from(random.below(naive.taken.len() as u64)).unwrap();
                 let (begin, end) = naive.taken.remove(index);
@@ -199,10 +204,10 @@ fn reservations_match_a_naive_list() {
             }
             let cost = random.below(4) * scale;
             let patience =
-                if random.below(3) == 0 { Some(Duration::from_nanos(random.below(max_wait + 1))) } else { None };
+                if random.below(3) == 0 { Some(Duration::from_nanos(random.below(*max_wait + 1))) } else { None };
             let answer = server.run(now, &queue.call(key(number), cost, patience));
             let predicted = known.map(|state| queue.terms.rejection(state, answer.now, cost, patience));
-            naive.longest = patience.map_or(longest, |patience| longest.min(patience.as_nanos() * limit));
+            naive.longest = patience.map_or(*longest, |patience| (*longest).min(patience.as_nanos() * limit));
             let tail = naive.taken.last().map_or(0, |(_, end)| *end);
             let before = naive.taken.clone();
             let expected = naive.arrive(now_units, cost.into());
@@ -291,9 +296,10 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
     assert!(arrive(START + 333_334).is_allowed());
 }
 
-/// A timeline whose edges may all be next to edges that matter; some rests belong to finer parts. Also returns the ends
-/// of its holes, and its own.
-fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> (String, Vec<u128>) {
+/// A timeline whose edges may all be next to edges that matter; some rests belong to finer parts. It may reach beyond
+/// the bounds of `queue`, as others have reserved it. Also returns the ends of its holes, and its own.
+fn stored_timeline(random: &mut Xorshift, queue: &Queue, now: u64, scale: u64) -> (String, Vec<u128>) {
+    let grid = &queue.grid;
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
     let rest = |random: &mut Xorshift| random.below(grid.parts() + 3);
     let mut micros = now - 1_000_000;
@@ -332,8 +338,11 @@ fn stored_timeline(random: &mut Xorshift, grid: &Grid, now: u64, scale: u64) -> 
         _ => MicrosSpan { micros: now + random.below(3_000_000) - 2, rest: rest(random) },
     };
     ends.push(grid.units(MicrosSpan { rest: due.rest.min(grid.parts() - 1), ..due }));
+    let own = grid.span(queue.terms.for_server().most_ahead()).micros;
+    let needed = (due.micros + 1).saturating_sub(now);
+    let most = if needed < own { random.below(2 * own) } else { needed + random.below(2) * own };
     let due = if due.rest == 0 { format!("-{}", due.micros) } else { format!("-{}+{}", due.micros, due.rest) };
-    (due + &text, ends)
+    (format!("{due}{text} {most}"), ends)
 }
 
 /// Returns the timeline after the return of a reservation of `price` that is paid for at `paid`, if there is such a
@@ -347,6 +356,7 @@ fn scripts_change_timelines_as_rust_does() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
+    let most_ahead = |stored: &str| stored.rsplit(' ').next().unwrap().parse::<u64>().unwrap();
     let simple = |timeline: &Timeline| {
         let holes: Vec<_> = timeline.holes().collect();
         (timeline.end(), holes)
@@ -362,14 +372,16 @@ fn scripts_change_timelines_as_rust_does() {
         let scale = random.pick(&SCALES);
         let quota = Quota::per_second(scale * random.pick(&[1, 3, 7])).burst(1 + scale * random.below(3));
         let capacity = usize::try_from(scale * random.below(8)).unwrap();
-        let queue = Queue::new(&quota, capacity, Duration::from_secs(8));
+        let queue = Queue::new(&quota, capacity, Duration::from_secs(random.pick(&[1, 8])));
         let grid = queue.grid;
+        // Rounded up.
+        let own = grid.span(queue.terms.for_server().most_ahead()).micros + 1;
         let mut asked = Vec::new();
         for number in 0..200 {
             let now = START + random.below(1 << 40);
             let name = key(format!("{batch} {number}"));
             let now_units = grid.now(at(now));
-            let (text, ends) = stored_timeline(&mut random, &grid, now, scale);
+            let (text, ends) = stored_timeline(&mut random, &queue, now, scale);
             let cost = scale * (1 + random.below(3));
             server.add_set(&name, &text);
             let paid = (random.below(2) == 0).then(|| {
@@ -417,7 +429,8 @@ fn scripts_change_timelines_as_rust_does() {
                     let found = queue.read(stored.as_bytes(), at(now)).unwrap();
                     assert_eq!(simple(&found), simple(&after), "{}", context());
                     // Only holes that count are kept.
-                    assert_eq!(stored.matches(' ').count(), simple(&after).1.len(), "{}", context());
+                    assert_eq!(stored.matches(' ').count(), 1 + simple(&after).1.len(), "{}", context());
+                    assert_eq!(most_ahead(stored), most_ahead(&text).max(own), "{}", context());
                     let paid = after.end().div_ceil(1_000_000 * u128::from(quota.limit()));
                     assert_eq!(u128::try_from(expiry), Ok(paid), "{}", context());
                 }
@@ -447,20 +460,27 @@ fn impatient_requests_keep_the_debt_of_patient_ones() {
     assert_eq!(decision.delay(), Duration::from_secs(8));
 }
 
-/// Such a debt comes from a quota that was lowered far, or from a clock that was set back: no request would be admitted
-/// for years.
+/// Such a debt comes from a clock that was set back: no request would be admitted for years.
 #[test]
 fn a_debt_above_the_greatest_is_reduced_to_it() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
-    let years = format!("-{}", START + (1 << 48));
+    let years = format!("-{} 60000000", START + (1 << 48));
+    // As far as any process has let it end.
+    let minute = queue.grid.units(MicrosSpan { micros: 60_000_000, rest: 0 });
     let read = queue.read(years.as_bytes(), at(START)).unwrap();
-    assert_eq!(read.end(), queue.grid.now(at(START)) + queue.terms.for_server().most_ahead());
+    assert_eq!(read.end(), queue.grid.now(at(START)) + minute);
     server.set(&key("a"), &years);
-    let answer = server.run(START, &queue.call(key("a"), 1, None));
-    let decision = queue.admission(&answer, 1, None).unwrap().0;
-    assert!(!decision.is_allowed(), "it is full");
-    assert!(decision.retry_after().unwrap() < Duration::from_secs(60), "{decision:?}");
+    let mut retry_after = |micros| {
+        let answer = server.run(micros, &queue.call(key("a"), 1, None));
+        let decision = queue.admission(&answer, 1, None).unwrap().0;
+        assert!(!decision.is_allowed(), "it is full");
+        decision.retry_after().unwrap().as_millis()
+    };
+    let wait = retry_after(START);
+    assert!((59_000..60_000).contains(&wait), "{wait} ms");
+    // The correction was stored.
+    assert_eq!(retry_after(START + 30_000_000), wait - 30_000);
 }
 
 #[test]
@@ -477,7 +497,18 @@ fn a_foreign_string_is_an_error() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = Queue::new(&Quota::per_second(3), 10, Duration::from_secs(30));
     let receipt = bucket_receipt(queue.grid.now(at(START + 1_000_000)));
-    for text in ["hello", "-1x", " 1+0:2+0", "-1+ 1+0:2+0", "-1 1+0:2+0,", "-1 x"] {
+    for text in [
+        "hello",
+        "-1x",
+        "-1",
+        " 1+0:2+0 5",
+        "-1+ 1+0:2+0 5",
+        "-1 1+0:2+0 5,",
+        "-1 1+0:2+0 x 5",
+        "-1 x",
+        "-1~5 5",
+        "-1 2251799813685248",
+    ] {
         for call in [queue.call(key("a"), 1, None), queue.refund(key("a"), 1, receipt).unwrap()] {
             server.set(&key("a"), text);
             server.add(START, &call);
@@ -505,14 +536,14 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
         let mut timelines = HashMap::new();
         let mut now = START + random.below(1 << 40);
         for id in 0..4_u64 {
-            let (text, _) = stored_timeline(&mut random, &queue.grid, now, scale);
+            let (text, _) = stored_timeline(&mut random, &queue, now, scale);
             server.add_set(&key(format!("{batch} {id}")), &text);
             timelines.insert(id, queue.read(text.as_bytes(), at(now)).unwrap());
         }
         let foreign = ["foreign", "holes", "hash"].map(|name| key(format!("{batch} {name}")));
         server.set_field(&foreign[2], "a", "b");
         server.add_set(&foreign[0], "hello");
-        server.add_set(&foreign[1], "-1 1+0:2+0,-1");
+        server.add_set(&foreign[1], "-1 1+0:2+0,-1 5");
         let mut expected = Vec::new();
         for _ in 0..10 {
             now += random.below(1_000_000);
@@ -543,7 +574,7 @@ fn arrivals_in_one_run_are_decided_as_if_alone() {
             }
         }
         assert_eq!(server.get(&foreign[0]).as_deref(), Some("hello"));
-        assert_eq!(server.get(&foreign[1]).as_deref(), Some("-1 1+0:2+0,-1"));
+        assert_eq!(server.get(&foreign[1]).as_deref(), Some("-1 1+0:2+0,-1 5"));
     }
     println!("{let_in} let in, {rejected} not");
 }
@@ -555,16 +586,22 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/open.lua"),
             properties: &[
+                scripts_change_timelines_as_rust_does,
                 reservations_match_a_naive_list,
-                impatient_requests_keep_the_debt_of_patient_ones,
                 arrivals_in_one_run_are_decided_as_if_alone,
+                a_foreign_string_is_an_error,
             ],
             changes: &[
                 ("if problem then break end", ""),
-                ("'[^ %d+:]'", "'^$'"),
-                ("string.sub(old, 1, space - 1)", "string.sub(old, 1, space)"),
-                ("string.sub(old, space) end", "string.sub(old, space + 1) end"),
-                ("text, holes = old", "text, holes"),
+                ("'^(%-[%d+]+)([ %d+:]*) (%d+)$'", "'^(%-[%d+]+)([ %d+:]*) (%d+)'"),
+                ("'^(%-[%d+]+)([ %d+:]*) (%d+)$'", "'^(%-[%d+]+)(.*) (%d+)$'"),
+                ("'^(%-[%d+]+)([ %d+:]*) (%d+)$'", "'^(%-[^ ]+)([ %d+:]*) (%d+)$'"),
+                ("most + 0 < 2251799813685248", "true"),
+                ("- 1 + beyond", "- 1"),
+                ("or most + 0 < own then", "then"),
+                ("not most or most + 0 < own", "true"),
+                ("beyond, tag = beyond + most - own,", "tag ="),
+                ("format(' %d', most)", "format(' %d', own)"),
             ],
         },
         Changes {
@@ -656,7 +693,11 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/close.lua"),
             properties: &[scripts_change_timelines_as_rust_does],
-            changes: &[("old = text", "")],
+            changes: &[
+                ("if state then state = state .. tag end", ""),
+                ("old, tag = text, ''", "tag = ''"),
+                ("old, tag = text, ''", "old = text"),
+            ],
         },
         Changes {
             block: include_str!("../../script/lua/each_key.lua"),

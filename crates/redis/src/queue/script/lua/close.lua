@@ -1,2 +1,3 @@
+if state then state = state .. tag end
 -- The reply has all of the text.
-old = text
+old, tag = text, ''
