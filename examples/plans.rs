@@ -3,9 +3,25 @@
 //! the program.
 //!
 //! ```sh
-//! cargo run -p examples --features calendar,postgres,redis --bin plans
-//! cargo run -p examples --features calendar,postgres,redis --bin plans -- 127.0.0.1:3000 redis://127.0.0.1
-//! cargo run -p examples --features calendar,postgres,redis --bin plans -- 127.0.0.1:3000 postgres://app@127.0.0.1/shop
+//! cargo run -p examples --features calendar,config,postgres,redis --bin plans
+//! cargo run -p examples --features calendar,config,postgres,redis --bin plans -- 127.0.0.1:3000 store.toml
+//! ```
+//!
+//! Without a file, budgets are in this process. With one, processes share all of them on its server:
+//!
+//! ```toml
+//! [store.postgres]
+//! url = "postgres://app@127.0.0.1/shop"
+//! # Units that are sold are worth a wait: an answer of this process alone could give them away twice.
+//! timeout = "5s"
+//! ```
+//!
+//! or
+//!
+//! ```toml
+//! [store.redis]
+//! url = "redis://127.0.0.1"
+//! timeout = "5s"
 //! ```
 
 use std::error::Error;
@@ -22,20 +38,16 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use deadpool_postgres::{Manager, Pool};
 use futures_util::{StreamExt, stream};
-use tokio_postgres::NoTls;
-use tower_sluice::algorithm::UnknownZone;
 use tower_sluice::key::{KeyExtractor, PeerIp, User, key_fn};
-use tower_sluice::limiter::{Credit, IntoLimiter};
+use tower_sluice::limiter::Credit;
 use tower_sluice::policy::Crossing;
 use tower_sluice::{
-    Balance, CalendarWindow, Concurrency, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey,
-    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, RequestHead, Settlement, SharedBalance,
-    SlidingWindow, TokenBucket, Verdict,
+    CalendarWindow, Limiter, LimiterError, LimiterExt, LimitsHandle, MissingKey, PartitionKey, Penalty, Policy, Quota,
+    RateLimitLayer, Rejection, RequestHead, Settlement, SlidingWindow, TokenBucket, Verdict,
 };
-use tower_sluice_postgres::{Kept, Postgres, PostgresStore};
-use tower_sluice_redis::{Redis, RedisStore, Scripted};
+use tower_sluice_config::Config;
+use tower_sluice_config::store::{self, ConcurrencySpec, NoLimiter, Store};
 
 /// What a plan allows. A row that is read is a unit.
 #[derive(Clone, Copy)]
@@ -152,81 +164,53 @@ async fn paid(
     Path((customer, units, invoice)): Path<(String, u64, String)>,
 ) -> Result<String, (StatusCode, String)> {
     let credit = Credit::units(units).expires_in(Duration::from_secs(90 * 86_400)).reference(invoice);
-    let failed = |error: LimiterError| (StatusCode::SERVICE_UNAVAILABLE, format!("{error}; call again"));
+    let failed = |error: LimiterError| (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}; call again"));
     let balance = limits.credit("bought", &*customer, credit).await.map_err(failed)?;
     Ok(if balance.is_repeated() { "was bought before" } else { "bought" }.to_owned())
 }
 
-/// Where budgets are: in this process alone, or on a server that processes share.
-enum Budgets {
-    Memory,
-    Redis(Redis),
-    Postgres(Postgres),
+/// Where budgets are: in this process alone, or on the server that a file names.
+async fn open_store(file: Option<String>) -> Result<Arc<dyn Store>, Box<dyn Error>> {
+    let Some(file) = file else { return Ok(store::memory()) };
+    let reader = Config::reader()
+        .store("postgres", tower_sluice_postgres::file::open)
+        .store("redis", tower_sluice_redis::file::open);
+    let store = reader.open_store(&file, &std::fs::read_to_string(&file)?)?;
+    store.prepare().await?;
+    Ok(store)
 }
 
-impl Budgets {
-    /// A quota that is sold is worth a wait: an answer of this process alone could give it away twice.
-    const PATIENCE: Duration = Duration::from_secs(5);
-
-    async fn open(address: Option<String>) -> Result<Self, Box<dyn Error>> {
-        Ok(match address {
-            None => Self::Memory,
-            Some(url) if url.starts_with("postgres") => {
-                let pool = Pool::builder(Manager::new(url.parse()?, NoTls)).max_size(16).build()?;
-                let postgres = Postgres::new(pool).timeout(Self::PATIENCE);
-                postgres.migrate().await?;
-                Self::Postgres(postgres)
-            }
-            Some(url) => Self::Redis(Redis::single(url).timeout(Self::PATIENCE).open()?),
-        })
-    }
-
-    fn limiter<A: Scripted + Kept>(&self, name: &str, algorithm: A) -> Arc<dyn Limiter> {
-        match self {
-            Self::Memory => RateLimiter::in_memory(algorithm).into_limiter(),
-            Self::Redis(redis) => RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter(),
-            Self::Postgres(postgres) => RateLimiter::new(algorithm, PostgresStore::new(postgres, name)).into_limiter(),
-        }
-    }
-
-    /// Units that customers buy.
-    fn balance(&self, name: &'static str) -> Policy {
-        match self {
-            Self::Memory => Policy::new(name, Balance::new()),
-            Self::Redis(redis) => Policy::new(name, SharedBalance::new(redis.clone(), name)),
-            Self::Postgres(postgres) => Policy::new(name, SharedBalance::new(postgres.records(), name)),
-        }
-    }
-}
-
-fn app(budgets: &Budgets) -> Result<Router, UnknownZone> {
-    let in_units = |name: &'static str, window| Policy::new(name, budgets.limiter(name, window)).cost_fn(units);
+fn app(store: &dyn Store) -> Result<Router, NoLimiter> {
+    let in_units = |name: &'static str, month: u64| {
+        let window = CalendarWindow::monthly(month);
+        Ok::<_, NoLimiter>(Policy::new(name, store.rate_limiter(name, window.into())?).cost_fn(units))
+    };
     // Each limit of a policy is that of a customer without one of his own.
-    let included = in_units("included", CalendarWindow::monthly(FREE.included))
+    let included = in_units("included", FREE.included)?
         .key(User::key())
         .window_fn(|request| Some(account_of(request)?.included.clone()))
         .on_crossing(0.8, warn);
-    let pool = in_units("pool", CalendarWindow::monthly(POOL))
+    let pool = in_units("pool", POOL)?
         .key(key_fn(|request| Some(PartitionKey::from(account_of(request)?.team?))))
         .on_missing_key(MissingKey::Skip);
-    let of_pool = in_units("of-pool", CalendarWindow::monthly(OF_POOL))
+    let of_pool = in_units("of-pool", OF_POOL)?
         .key(User::key())
         .when(|request| account_of(request).is_some_and(|account| account.team.is_some()));
-    let overage = in_units("overage", CalendarWindow::monthly(PRO.overage))
+    let overage = in_units("overage", PRO.overage)?
         .key(User::key())
         .when(|request| account_of(request).is_some_and(|account| account.overage.is_some()))
         .window_fn(|request| account_of(request)?.overage.clone());
-    let bought = budgets.balance("bought").key(User::key()).cost_fn(units);
+    let bought = Policy::new("bought", store.balance("bought")?).key(User::key()).cost_fn(units);
 
-    let pace = Policy::new("pace", budgets.limiter("pace", TokenBucket::new(FREE.pace)))
+    let pace = Policy::new("pace", store.rate_limiter("pace", TokenBucket::new(FREE.pace).into())?)
         .key(User::key())
         .quota_fn(|request| Some(account_of(request)?.plan.pace))
         // A client that asks again before it may, twenty times in a minute.
         .penalty(Penalty::new(Quota::per_minute(20), Duration::from_secs(600)));
-    let in_flight = Policy::new("in-flight", Concurrency::new(FREE.in_flight))
+    let in_flight = Policy::new("in-flight", store.concurrency("in-flight", ConcurrencySpec::new(FREE.in_flight))?)
         .key(User::key())
         .limit_fn(|request| Some(account_of(request)?.plan.in_flight));
-    let tokens = Policy::new("tokens", budgets.limiter("tokens", SlidingWindow::new(FREE.tokens)))
+    let tokens = Policy::new("tokens", store.rate_limiter("tokens", SlidingWindow::new(FREE.tokens).into())?)
         .key(User::key())
         .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
         .quota_fn(|request| Some(account_of(request)?.plan.tokens))
@@ -241,7 +225,7 @@ fn app(budgets: &Budgets) -> Result<Router, UnknownZone> {
         .verdict() // for `usage`
         .build();
     let limits = plans.handle();
-    let guesses = SlidingWindow::new(Quota::per_hour(10)).into_limiter();
+    let guesses = store.rate_limiter("guesses", SlidingWindow::new(Quota::per_hour(10)).into())?;
 
     Ok(Router::new()
         .route("/v1/rows/{count}", get(|| async { "[]" }))
@@ -256,7 +240,7 @@ fn app(budgets: &Budgets) -> Result<Router, UnknownZone> {
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
-    let budgets = Budgets::open(arguments.next()).await?;
+    let store = open_store(arguments.next()).await?;
     let listener = tokio::net::TcpListener::bind(address).await?;
     let url = format!("http://{}", listener.local_addr()?);
     println!("listening on {url}");
@@ -264,6 +248,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("try: curl -s -H 'x-api-key: key-of-bob' -d 'how are you' {url}/v1/chat");
     println!("try: curl -si -H 'x-api-key: key-of-ada' {url}/v1/rows/1 | grep -i ratelimit");
     println!("try: curl -s -H 'x-api-key: key-of-bob' {url}/v1/usage");
-    axum::serve(listener, app(&budgets)?.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(listener, app(&*store)?.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -261,7 +261,7 @@
 //! |---|---|---|
 //! | a rate | a token bucket, the quota from the plan by [`quota_fn`](crate::Policy::quota_fn) | [quotas](super::quotas#a-quota-per-customer) |
 //! | a month | [`CalendarWindow`](crate::CalendarWindow) (feature `calendar`); from the customer's billing day by [`window_fn`](crate::Policy::window_fn) | [calendar](super::calendar), [billing days](super::billing_days) |
-//! | what is in flight | [`Concurrency`](crate::Concurrency), the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
+//! | what is in flight | [`Concurrency`](crate::Concurrency), or [`SharedConcurrency`](crate::SharedConcurrency) on a server, the number from the plan by [`limit_fn`](crate::Policy::limit_fn) | [in flight](super::in_flight#a-limit-per-customer) |
 //! | units beyond the included ones, at a price | a second month, by [`or_else`](crate::Policy::or_else) | [overage](super::overage) |
 //! | units that a team shares | the team's month, by `or_else` | [a pool for a team](super::pool) |
 //! | units that are bought once | [`Balance`](crate::Balance), or [`SharedBalance`](crate::SharedBalance) on a server, by `or_else` | [top-ups](super::top_ups) |
@@ -269,9 +269,35 @@
 //! | tokens, rows, seconds, bytes | a window, [settled](crate::Policy::settle_by_handler) when the response has ended | [real costs](super::real_costs) |
 //!
 //! The program [`plans`](https://github.com/tower-sluice/tower-sluice/blob/main/examples/plans.rs) sells all of this at
-//! once, on Redis or [PostgreSQL](super::postgres): three plans with included units, a pool for teams, overage, bought
-//! units, months by the customer's billing day and zone, and a warning at 80 %. A test runs two processes of it through
-//! a year of random requests, on each of both servers, and compares each answer, to the unit, with a naive ledger.
+//! once: three plans with included units, a pool for teams, overage, bought units, months by the customer's billing day
+//! and zone, and a warning at 80 %.
+//!
+//! # On several machines
+//!
+//! That program takes its store from a file: of `[store.postgres]` or `[store.redis]`, whichever is there.
+//!
+//! ```ignore
+//! let reader = Config::reader()
+//!     .store("postgres", tower_sluice_postgres::file::open)
+//!     .store("redis", tower_sluice_redis::file::open);
+//! let store = reader.open_store("store.toml", &std::fs::read_to_string("store.toml")?)?;
+//! store.prepare().await?; // creates the table on PostgreSQL
+//! let pace = Policy::new("pace", store.rate_limiter("pace", TokenBucket::new(FREE.pace).into())?);
+//! let in_flight = Policy::new("in-flight", store.concurrency("in-flight", ConcurrencySpec::new(FREE.in_flight))?);
+//! let bought = Policy::new("bought", store.balance("bought")?);
+//! ```
+//!
+//! ```toml
+//! [store.postgres]
+//! url = "postgres://app@127.0.0.1/shop"
+//! # Units that are sold are worth a wait: an answer of this process alone could give them away twice.
+//! timeout = "5s"
+//! ```
+//!
+//! All of its limits are on that server, what is in flight and the guesses at keys included. A test runs two processes
+//! of it through a year of random requests, once on Redis and once on PostgreSQL, and compares each answer, to the unit,
+//! with a naive ledger. The programs are the same, and only the table in the file is another. [What each server
+//! shares](super::sharing#what-is-shared).
 //!
 //! # What happens
 //!

@@ -622,7 +622,7 @@ tables! {
         free_retries: Spanned<i64> = number(COUNT, "3", "How many retries of a request are free.");
         // The most take some 50 GiB.
         max_keys: Option<Spanned<i64>> = number(KeyKind::Number(1, 1_000_000_000), "65536",
-            "How many requests are remembered at a time, in memory. With store = \"redis\", leave it out.").default("65536");
+            "How many requests are remembered at a time, in memory. For a policy on a server, leave it out.").default("65536");
     }
 
     RawExempt, "exempt" {

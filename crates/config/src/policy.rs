@@ -502,8 +502,8 @@ pub(crate) fn in_flight(source: &SourceText<'_>, limit: &Spanned<i64>, store: &S
 
 fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) -> Result<Duration, ConfigError> {
     if store.is_memory() {
-        let problem = "lease is for Redis: in memory, what is in flight ends with its process; remove it, or keep the \
-                       policy on Redis (store = \"redis\", with [redis] at the top of the file)";
+        let problem = "lease is for a server: in memory, what is in flight ends with its process; remove it, or name the \
+                       [store.NAME] of a server (store = \"NAME\")";
         return Err(source.error(&lease.span(), problem));
     }
     let time = duration(source, "lease", lease)?;

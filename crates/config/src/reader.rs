@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::key::CustomKeys;
-use super::store::{Kinds, ReplayClock, Store, StoreTable};
+use super::source::SourceText;
+use super::store::{Kinds, ReplayClock, Store, StoreTable, Stores};
 use super::{Config, ConfigError, problems};
 use tower_sluice::key::KeyExtractor;
 use tower_sluice::layer::RateLimitLayerBuilder;
@@ -222,6 +223,35 @@ impl ConfigReader {
     /// As [`Config::parse`].
     pub fn parse(self, file: &str, text: &str) -> Result<Config, ConfigError> {
         Config::read(file, text, self)
+    }
+
+    /// Opens the store of a file without routes, for a program whose policies are in code, such as those with a quota
+    /// [per customer](tower_sluice::Policy::quota_fn): the file has one `[store.NAME]`, or `[redis]`, and nothing else.
+    /// From an empty file, it is the [memory](super::store::memory) of this process. No connection is made.
+    ///
+    /// ```
+    /// use tower_sluice::{Policy, Quota, SlidingWindow};
+    /// use tower_sluice_config::Config;
+    /// use tower_sluice_config::store::ConcurrencySpec;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // `[store.postgres]` needs `.store("postgres", tower_sluice_postgres::file::open)`, and so on.
+    /// let reader = Config::reader().store("redis", tower_sluice_redis::file::open);
+    /// let store = reader.open_store("store.toml", "[store.redis]\nurl = \"redis://127.0.0.1\"")?;
+    /// store.prepare().await?;
+    /// let tokens = SlidingWindow::new(Quota::per_minute(20_000));
+    /// let tokens = Policy::new("tokens", store.rate_limiter("tokens", tokens.into())?);
+    /// let in_flight = Policy::new("in-flight", store.concurrency("in-flight", ConcurrencySpec::new(8))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the file has a mistake, several stores, or something else than a store.
+    pub fn open_store(self, file: &str, text: &str) -> Result<Arc<dyn Store>, ConfigError> {
+        Stores::open_only(&SourceText::new(file, text), self.redis, &self.kinds)
     }
 
     /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if

@@ -45,8 +45,9 @@ use tokio_postgres::config::SslMode;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, Preparation, QueueSpec, RateSpec, Store, StoreTable};
 
+use crate::store::check_name;
 use crate::{Kept, Postgres, PostgresStore};
 
 const CURE: &str = "write postgres://USER:PASSWORD@HOST:PORT/DATABASE";
@@ -129,19 +130,9 @@ impl PostgresLimiters {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        check_name(name)?;
+        check_name(name).map_err(NoLimiter::unfit)?;
         Ok(RateLimiter::new(algorithm, PostgresStore::new(&self.0, name)).into_limiter())
     }
-}
-
-fn check_name(name: &str) -> Result<(), NoLimiter> {
-    if name.len() > 255 {
-        return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-    }
-    if name.contains('\0') {
-        return Err(NoLimiter::unfit("no text of PostgreSQL has a NUL; remove it from the name of the policy"));
-    }
-    Ok(())
 }
 
 impl Store for PostgresLimiters {
@@ -158,22 +149,26 @@ impl Store for PostgresLimiters {
     }
 
     fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        check_name(name)?;
+        check_name(name).map_err(NoLimiter::unfit)?;
         Ok(SharedBalance::new(self.0.records(), name).into_limiter())
     }
 
     fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        check_name(name)?;
+        check_name(name).map_err(NoLimiter::unfit)?;
         Ok(spec.shared(self.0.records(), name))
     }
 
     fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
-        check_name(name)?;
+        check_name(name).map_err(NoLimiter::unfit)?;
         spec.shared(self.0.records(), name)
     }
 
     fn migration(&self) -> Option<String> {
         Some(self.0.migration())
+    }
+
+    fn prepare(&self) -> Preparation<'_> {
+        Box::pin(async { Ok(self.0.migrate().await?) })
     }
 }
 

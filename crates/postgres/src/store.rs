@@ -95,8 +95,9 @@ impl PostgresStore {
     /// If `name` is longer than 255 bytes, or has a NUL, which no text of PostgreSQL can have.
     #[track_caller]
     pub fn new(postgres: &Postgres, name: &str) -> Self {
-        assert!(name.len() <= 255, "the name of a limiter on PostgreSQL has 255 bytes at the most, not {}", name.len());
-        assert!(!name.contains('\0'), "the name of a limiter on PostgreSQL has no NUL, as {name:?} does");
+        if let Err(problem) = check_name(name) {
+            panic!("{problem}");
+        }
         Self(RemoteStore::new(PostgresBackend::new(postgres, name)).records(postgres.records(), name))
     }
 
@@ -116,6 +117,18 @@ impl PostgresStore {
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
     }
+}
+
+/// Checks the name of a limiter.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    if name.len() > 255 {
+        let length = name.len();
+        return Err(format!("the name of a limiter on PostgreSQL has 255 bytes at the most, not {length}; shorten it"));
+    }
+    if name.contains('\0') {
+        return Err(format!("no text of PostgreSQL has a NUL, as the name {name:?} does; remove it"));
+    }
+    Ok(())
 }
 
 /// The keys of one limiter on PostgreSQL, made from a [`PostgresStore`].

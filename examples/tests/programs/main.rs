@@ -2,9 +2,9 @@
 
 #![allow(clippy::duplicate_mod, reason = "both kinds of servers take their ports from one file")]
 
-#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "calendar", feature = "config", feature = "postgres", feature = "redis"))]
 mod moved_clock;
-#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "calendar", feature = "config", feature = "postgres", feature = "redis"))]
 mod plans;
 #[cfg(feature = "postgres")]
 #[path = "../../../tests/support/postgres.rs"]
@@ -19,7 +19,7 @@ mod redis;
 #[path = "../../../tests/support/timing.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod timing;
-#[cfg(all(feature = "calendar", feature = "postgres", feature = "redis"))]
+#[cfg(all(feature = "calendar", feature = "config", feature = "postgres", feature = "redis"))]
 mod year;
 
 use program::Program;

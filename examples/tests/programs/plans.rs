@@ -2,20 +2,55 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use crate::postgres::PostgresServer;
 use crate::program::Program;
+use crate::timing::await_until;
 
-/// Sends a request, and returns the status line with the fields, in lower case, and the body.
-pub(crate) fn send(program: &Program, method: &str, path: &str, customer: &str) -> (String, String) {
+/// The file that names the server of a program. Deleted when dropped.
+pub(crate) struct StoreFile(PathBuf);
+
+impl StoreFile {
+    /// `kind` is the name of the table.
+    pub(crate) fn new(kind: &str, url: &str) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("plans-{}-{number}.toml", std::process::id()));
+        std::fs::write(&path, format!("[store.{kind}]\nurl = \"{url}\"\ntimeout = \"5s\"\n")).unwrap();
+        Self(path)
+    }
+
+    /// Starts the program on that server.
+    pub(crate) fn start(&self, environment: Vec<(String, String)>) -> Program {
+        let file = self.0.to_str().unwrap();
+        Program::start_with(env!("CARGO_BIN_EXE_plans"), &["127.0.0.1:0", file], environment)
+    }
+}
+
+impl Drop for StoreFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Sends the head of a request, with further `fields`.
+fn begin(program: &Program, method: &str, path: &str, customer: &str, fields: &str) -> TcpStream {
     let address = program.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     let request = format!(
-        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: key-of-{customer}\r\nconnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nx-api-key: key-of-{customer}\r\nconnection: close\r\n{fields}\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+/// Sends a request, and returns the status line with the fields, in lower case, and the body.
+pub(crate) fn send(program: &Program, method: &str, path: &str, customer: &str) -> (String, String) {
+    let mut stream = begin(program, method, path, customer, "");
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     let (head, body) = response.split_once("\r\n\r\n").expect(&response);
@@ -42,8 +77,8 @@ fn plans() {
 struct Processes([Program; 2]);
 
 impl Processes {
-    fn start(database: &str) -> Self {
-        Self([(), ()].map(|()| Program::start(env!("CARGO_BIN_EXE_plans"), &["127.0.0.1:0", database])))
+    fn start(store: &StoreFile) -> Self {
+        Self([(), ()].map(|()| store.start(Vec::new())))
     }
 
     /// Sends so many requests of a customer for `rows` rows each, half of them to each process, at the same time.
@@ -69,7 +104,7 @@ impl Processes {
 #[test]
 fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     let server = PostgresServer::start();
-    let processes = Processes::start(&server.url());
+    let processes = Processes::start(&StoreFile::new("postgres", &server.url()));
 
     // Included units, and then the overage: 10,000 and 5,000, in requests of 250 rows. Nothing is left, to the row.
     assert_eq!(processes.request("ada", 250, 80), 60);
@@ -105,4 +140,20 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
         wait(second) > 500
     };
     assert!((0..10).any(sees_ban), "the other process does not know of the ban");
+}
+
+/// Two of the free plan may be in flight: here, chats whose prompts have not come yet.
+#[test]
+fn two_processes_on_postgresql_share_what_is_in_flight() {
+    let server = PostgresServer::start();
+    let Processes([first, second]) = Processes::start(&StoreFile::new("postgres", &server.url()));
+    let open = [(), ()].map(|()| begin(&first, "POST", "/v1/chat", "bob", "content-length: 3\r\n"));
+    await_until("the other process rejects a third", || {
+        let (head, body) = send(&second, "GET", "/v1/usage", "bob");
+        head.starts_with("http/1.1 429") && body.contains("in-flight")
+    });
+    drop(open);
+    await_until("their units are free again", || {
+        send(&second, "GET", "/v1/usage", "bob").0.starts_with("http/1.1 200")
+    });
 }

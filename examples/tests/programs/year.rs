@@ -17,7 +17,7 @@ use tokio_postgres::{Client, NoTls};
 use tower_sluice::testing::Random;
 
 use crate::moved_clock::MovedClock;
-use crate::plans::{field, send};
+use crate::plans::{StoreFile, field, send};
 use crate::postgres::PostgresServer;
 use crate::program::Program;
 use crate::redis::RedisServer;
@@ -140,7 +140,8 @@ fn reported(head: &str) -> Vec<(String, u64)> {
 fn a_year_of_plans_on_redis_agrees_to_the_unit_with_a_naive_ledger() {
     let clock = MovedClock::new();
     let redis = RedisServer::with_environment(&[], clock.environment());
-    run_a_year(clock, &redis.url(), &mut || {});
+    let mut connection = redis.connection();
+    run_a_year(clock, &StoreFile::new("redis", &redis.url()), &mut || wait_for_commands(&mut connection));
 }
 
 #[test]
@@ -148,7 +149,21 @@ fn a_year_of_plans_on_postgresql_agrees_to_the_unit_with_a_naive_ledger() {
     let clock = MovedClock::new();
     let postgres = PostgresServer::with_environment(&[], clock.environment());
     let mut activity = Activity::of(&postgres.url());
-    run_a_year(clock, &postgres.url(), &mut || activity.wait_for_end());
+    run_a_year(clock, &StoreFile::new("postgres", &postgres.url()), &mut || activity.wait_for_end());
+}
+
+/// Waits until Redis runs no commands but those of this function, for some looks in a row: a program releases what was
+/// in flight behind its answer, and must not be in the middle of that when its clock jumps.
+fn wait_for_commands(connection: &mut redis::Connection) {
+    let (mut last, mut same) = (0, 0);
+    while same < 4 {
+        let stats: String = redis::cmd("INFO").arg("stats").query(connection).unwrap();
+        let commands = stats.lines().find_map(|line| line.strip_prefix("total_commands_processed:")).expect(&stats);
+        let commands: u64 = commands.parse().unwrap();
+        same = if commands == last + 1 { same + 1 } else { 0 };
+        last = commands;
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The statements of the programs. A program that is in the middle of one when its clock jumps sees a server that has
@@ -185,15 +200,11 @@ impl Activity {
 }
 
 /// `settle` returns when the programs have nothing to do.
-fn run_a_year(mut clock: MovedClock, server: &str, settle: &mut dyn FnMut()) {
+fn run_a_year(mut clock: MovedClock, store: &StoreFile, settle: &mut dyn FnMut()) {
     // The last days of a year, so that the processes begin with a clock that is ahead, as all others do.
     let begin = Date::constant(2027, 12, 31).to_zoned(TimeZone::UTC).unwrap().timestamp().as_second();
     clock.move_to(begin);
-    let start = || {
-        let program = env!("CARGO_BIN_EXE_plans");
-        Program::start_with(program, &["127.0.0.1:0", server], clock.environment())
-    };
-    let mut programs = [start(), start()];
+    let mut programs = [(), ()].map(|()| store.start(clock.environment()));
     let mut mails = Mails::of(&mut programs);
     let mut ledger = Ledger::default();
     let mut random = Random::of_trial(0);

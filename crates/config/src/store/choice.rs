@@ -13,7 +13,7 @@ use tower_sluice::time::Clock;
 use super::memory::{self, Memory, MemorySettings};
 use super::{ConcurrencySpec, NoLimiter, OpenTable, QueueSpec, RateSpec, Store, StoreTable};
 use crate::error::ConfigError;
-use crate::format::{AlgorithmName, RawPolicy};
+use crate::format::{AlgorithmName, RawConfig, RawPolicy};
 use crate::source::SourceText;
 
 const MEMORY: &str = "memory";
@@ -30,6 +30,8 @@ pub(crate) struct Stores {
     /// By their names in the file. One that is not open stands for a server that a replay does not ask, or whose
     /// settings are wrong.
     named: BTreeMap<String, Option<Arc<dyn Store>>>,
+    /// The kinds that the program has.
+    kinds: Vec<String>,
 }
 
 /// The stores that a file names.
@@ -111,7 +113,41 @@ impl Stores {
                 }
             }
         }
-        Self { mode, named }
+        Self { mode, named, kinds: kinds.0.keys().cloned().collect() }
+    }
+
+    /// Opens the only store of a file without routes; memory if it has none.
+    pub(crate) fn open_only(
+        source: &SourceText<'_>,
+        redis: Option<Arc<dyn Store>>,
+        kinds: &Kinds,
+    ) -> Result<Arc<dyn Store>, ConfigError> {
+        let _: RawConfig = source.parse_toml()?;
+        let file = source.parse_table()?;
+        let file = file.get_ref();
+        if let Some((name, _)) = file.iter().find(|(name, _)| !matches!(name.get_ref().as_ref(), "redis" | "store")) {
+            let problem = format!(
+                "this program has its limits in code, and takes a store from this file; remove {}",
+                name.get_ref()
+            );
+            return Err(source.error(&name.span(), problem));
+        }
+        let named = NamedStores {
+            has_redis: file.contains_key("redis"),
+            redis: StoreTable::redis(source, file),
+            tables: file.get("store"),
+        };
+        let mut problems = Vec::new();
+        let stores = Self::open(source, named, redis, StoreMode::InForce, kinds, &mut problems);
+        if let Some(problem) = problems.into_iter().next() {
+            return Err(problem);
+        }
+        let mut open = stores.named.into_values().flatten();
+        match (open.next(), open.next()) {
+            (None, _) => Ok(memory::memory()),
+            (Some(only), None) => Ok(only),
+            (Some(_), Some(_)) => Err(source.error(&source.end(), "the file has several stores; leave one of them")),
+        }
     }
 
     pub(crate) fn migrations(&self) -> Vec<(&str, String)> {
@@ -119,12 +155,26 @@ impl Stores {
         stores.filter_map(|(name, store)| Some((name.as_str(), store.migration()?))).collect()
     }
 
+    fn knows(&self, kind: &str) -> bool {
+        self.kinds.iter().any(|known| known == kind)
+    }
+
+    /// What a table of this name must have besides, if its name is none of a kind.
+    fn kind_of(&self, name: &str) -> String {
+        match self.knows(name) {
+            true => String::new(),
+            false => format!(", with kind = {}", quoted(self.kinds.iter().map(String::as_str))),
+        }
+    }
+
     /// The names that a policy may have for its `store`.
     fn names(&self) -> String {
-        let names = self.named.keys().map(String::as_str).chain([MEMORY]);
-        let quoted: Vec<_> = names.map(|name| format!("\"{name}\"")).collect();
-        quoted.join(" or ")
+        quoted(self.named.keys().map(String::as_str).chain([MEMORY]))
     }
+}
+
+fn quoted<'a>(names: impl Iterator<Item = &'a str>) -> String {
+    names.map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" or ")
 }
 
 impl fmt::Debug for Stores {
@@ -207,21 +257,25 @@ impl StoreSpec {
         };
         let place = match stores.named.get(name) {
             None if name == MEMORY => Place::Memory(memory),
-            None if name == REDIS => {
+            None if name == REDIS && stores.knows(REDIS) => {
                 let problem = "store = \"redis\" needs a server; write [redis] with url = \"redis://HOST:PORT\" at the top of the file";
                 return Err(source.error(&at, problem));
             }
             None => {
                 // An address may have a password.
-                let problem = match name.contains("://") {
-                    true => format!(
+                let problem = if name.contains("://") {
+                    format!(
                         "store has an address; write it as url of a table [store.NAME], and here store = \"NAME\" or {}",
                         stores.names()
-                    ),
-                    false => format!(
-                        "store = {name:?}: the file has no [store.{name}]; write that table, or store = {}",
+                    )
+                } else if stores.kinds.is_empty() {
+                    format!("store = {name:?}: this program knows no servers; write store = \"memory\"")
+                } else {
+                    format!(
+                        "store = {name:?}: the file has no [store.{name}]; write that table{}, or store = {}",
+                        stores.kind_of(name),
                         stores.names()
-                    ),
+                    )
                 };
                 return Err(source.error(&at, problem));
             }

@@ -8,7 +8,7 @@ use tower_sluice::store::{MemoryStore, WhenFull};
 use tower_sluice::time::Clock;
 use tower_sluice::{Balance, Concurrency, LeakyQueue, Limiter, RateLimiter};
 
-use super::{ConcurrencySpec, QueueSpec, RateSpec};
+use super::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store};
 use crate::format::MOST_IN_FLIGHT;
 use crate::value::set_if_some;
 
@@ -52,6 +52,32 @@ impl Memory {
             Self::Replay(clock) => RateLimiter::new(algorithm, memory.with_clock(clock)).into_limiter(),
             Self::Checked => RateLimiter::new(algorithm, MemoryStore::with_capacity(1)).into_limiter(),
         }
+    }
+}
+
+/// Returns the memory of this process as a store, for a program that takes a server only if it is given one.
+#[must_use]
+pub fn memory() -> Arc<dyn Store> {
+    Arc::new(ProcessMemory)
+}
+
+struct ProcessMemory;
+
+impl Store for ProcessMemory {
+    fn rate_limiter(&self, _name: &str, rate: RateSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Ok(Memory::InForce.rate_limiter(rate, MemorySettings::default()))
+    }
+
+    fn queue(&self, _name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Ok(queue(spec, MemorySettings::default()))
+    }
+
+    fn concurrency(&self, _name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Ok(concurrency(spec, MemorySettings::default()))
+    }
+
+    fn balance(&self, _name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        Ok(balance(Memory::InForce, MemorySettings::default()))
     }
 }
 

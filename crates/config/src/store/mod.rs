@@ -26,12 +26,18 @@
 //!
 //! Without `kind`, the name is the kind: `[store.postgres]`. A table `[redis]` at the top of the file is short for
 //! `[store.redis]`.
+//!
+//! A program whose policies are in code takes its store from a file, too: see
+//! [`ConfigReader::open_store`](crate::ConfigReader::open_store).
 
 mod choice;
 mod memory;
 mod table;
 
+use std::error::Error;
 use std::fmt;
+use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,12 +46,13 @@ use tower_sluice::CalendarWindow;
 use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::store::remote::{Departures, InFlight};
-use tower_sluice::{Limiter, Quota, SharedConcurrency, SharedQueue};
+use tower_sluice::{Limiter, LimiterError, Quota, SharedConcurrency, SharedQueue};
 
 use super::error::ConfigError;
 use super::value::set_if_some;
 
 pub(crate) use self::choice::{Kinds, NamedStores, ReplayClock, StoreMode, StoreSpec, Stores};
+pub use self::memory::memory;
 pub(crate) use self::memory::{MemorySettings, checked_limiter, checked_queue};
 pub use self::table::StoreTable;
 
@@ -102,7 +109,20 @@ pub trait Store: Send + Sync + 'static {
     fn migration(&self) -> Option<String> {
         None
     }
+
+    /// Prepares the server for its first call, if it needs that: creates the table, unless it is there. Several
+    /// processes may do so at once. For programs that may; otherwise run [`migration`](Self::migration) by hand.
+    ///
+    /// # Errors
+    ///
+    /// If the server cannot be reached, or does not allow it.
+    fn prepare(&self) -> Preparation<'_> {
+        Box::pin(ready(Ok(())))
+    }
 }
+
+/// What [`Store::prepare`] returns.
+pub type Preparation<'a> = Pin<Box<dyn Future<Output = Result<(), LimiterError>> + Send + 'a>>;
 
 /// Why a store makes no limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,6 +142,17 @@ impl NoLimiter {
     }
 }
 
+impl fmt::Display for NoLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unsupported => f.write_str("the store has no limiters of that kind"),
+            Self::Unfit(problem) => f.write_str(problem),
+        }
+    }
+}
+
+impl Error for NoLimiter {}
+
 /// The algorithm of a limit over time, with its quota.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -139,6 +170,32 @@ pub enum RateSpec {
     CalendarWindow(CalendarWindow),
 }
 
+/// [`LeakyBucket`] is the same type.
+impl From<TokenBucket> for RateSpec {
+    fn from(bucket: TokenBucket) -> Self {
+        Self::TokenBucket(bucket)
+    }
+}
+
+impl From<FixedWindow> for RateSpec {
+    fn from(window: FixedWindow) -> Self {
+        Self::FixedWindow(window)
+    }
+}
+
+impl From<SlidingWindow> for RateSpec {
+    fn from(window: SlidingWindow) -> Self {
+        Self::SlidingWindow(window)
+    }
+}
+
+#[cfg(feature = "calendar")]
+impl From<CalendarWindow> for RateSpec {
+    fn from(window: CalendarWindow) -> Self {
+        Self::CalendarWindow(window)
+    }
+}
+
 /// The settings of a queue.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -152,6 +209,12 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
+    /// A queue with the default bounds.
+    #[must_use]
+    pub const fn new(quota: Quota) -> Self {
+        Self { quota, max_queue: None, max_wait: None }
+    }
+
     /// Makes the queue on a server that keeps its departure times.
     ///
     /// # Errors
@@ -181,6 +244,12 @@ pub struct ConcurrencySpec {
 }
 
 impl ConcurrencySpec {
+    /// A limit without a queue, and with the default lease.
+    #[must_use]
+    pub const fn new(limit: u64) -> Self {
+        Self { limit, max_queue: None, max_wait: None, lease: None }
+    }
+
     /// Makes the limit on a server that counts the units of all processes.
     #[must_use]
     pub fn shared(&self, store: impl InFlight, name: &str) -> Arc<dyn Limiter> {

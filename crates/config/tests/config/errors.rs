@@ -108,7 +108,7 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
         (
             in_policy("store = \"disk\""),
             8,
-            "store = \"disk\": the file has no [store.disk]; write that table, or store = \"memory\"",
+            "store = \"disk\": the file has no [store.disk]; write that table, with kind = \"redis\", or store = \"memory\"",
         ),
         (
             in_policy("on-missing-key = \"ignore\""),

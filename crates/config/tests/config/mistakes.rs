@@ -21,7 +21,7 @@ fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
             "limit = 4\nmax-wait = \"5s\"",
             "f.toml:7: max-wait bounds the wait in a queue, and there is none; add max-queue",
         ),
-        ("limit = 4\nlease = \"10s\"", "f.toml:7: lease is for Redis: in memory, what is in flight ends"),
+        ("limit = 4\nlease = \"10s\"", "f.toml:7: lease is for a server: in memory, what is in flight ends"),
         ("limit = 4\nmax-queue = -1", "f.toml:7: max-queue = -1 is out of range; write a number from 0"),
         ("limit = 4\ncost = 5", "f.toml:7: policy `p`: a cost of 5 never fits"),
         (
@@ -305,12 +305,12 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
         ),
         (
             "store = \"disk\"",
-            "f.toml:9: store = \"disk\": the file has no [store.disk]; write that table, or store = \"memory\"",
+            "f.toml:9: store = \"disk\": the file has no [store.disk]; write that table, with kind = \"redis\", or store = \"memory\"",
         ),
         // Texts that read like messages of the parser.
         (
             "store = \"x`, expected `y\"",
-            "f.toml:9: store = \"x`, expected `y\": the file has no [store.x`, expected `y]; write that table, or store = \"memory\"",
+            "f.toml:9: store = \"x`, expected `y\": the file has no [store.x`, expected `y]; write that table, with kind = \"redis\", or store = \"memory\"",
         ),
         ("limit = \"missing field `burst`\"", "f.toml:6: limit = \"missing field `burst`\": write a whole number"),
         (
@@ -498,8 +498,8 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         (policy("algorithm = \"concurrency\"\nlease = \"long\""), "f.toml:9: lease = \"long\" is not a time"),
         (
             policy("algorithm = \"concurrency\"\nstore = \"memory\"\nlease = \"10s\""),
-            "f.toml:10: lease is for Redis: in memory, what is in flight ends with its process; remove it, or keep the \
-             policy on Redis (store = \"redis\", with [redis] at the top of the file)",
+            "f.toml:10: lease is for a server: in memory, what is in flight ends with its process; remove it, or name \
+             the [store.NAME] of a server (store = \"NAME\")",
         ),
         (
             policy("algorithm = \"fixed-window\"\nper = \"1s\"\nlease = \"10s\""),

@@ -257,7 +257,7 @@ fn redis_has_limits_for_plans() {
     assert_eq!(
         error(&on_redis("leaky-queue", &format!("per = \"1s\"\n{PLANS}"))),
         "f.toml:9: policy `p`: `plans` cannot be combined with a limiter that has one quota for all keys: use a bucket or a \
-         window, in memory or on Redis, or a `leaky-queue`, or remove `plans`"
+         window, in memory or on a server, or a `leaky-queue` in memory, or remove `plans`"
     );
     // Without plans, and of another limit, the quota fits.
     let quota =

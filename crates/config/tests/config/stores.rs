@@ -6,8 +6,8 @@ use serde::Deserialize;
 use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{LeakyQueue, Limiter};
-use tower_sluice_config::store::{NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
-use tower_sluice_config::{ConfigError, ConfigReader};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
+use tower_sluice_config::{Config, ConfigError, ConfigReader};
 
 /// What was asked of the stores of the kind `noted`.
 #[derive(Clone, Default)]
@@ -166,7 +166,7 @@ fn a_store_says_what_it_lacks() {
     for (policy, expected) in [
         (
             "store = \"disk\"",
-            "f.toml:10: store = \"disk\": the file has no [store.disk]; write that table, or store = \"noted\" or \"memory\"",
+            "f.toml:10: store = \"disk\": the file has no [store.disk]; write that table, with kind = \"noted\" or \"redis\", or store = \"noted\" or \"memory\"",
         ),
         ("algorithm = \"leaky-bucket\"", "f.toml:8: it leaks; choose token-bucket"),
         (
@@ -226,4 +226,50 @@ fn a_change_keeps_the_stores() {
     notes.take();
     config.change("f.toml", &text("h", 1).replace("limit = 1", "limit = 2")).unwrap();
     assert_eq!(notes.take(), ["noted p0@/a"]);
+}
+
+/// A program whose policies are in code: the only table of the file is its store.
+#[test]
+fn a_file_without_routes_has_one_store() {
+    let open = |text: &str| {
+        let notes = Notes::default();
+        let store = notes.reader().open_store("f.toml", text);
+        store.map(|store| (store, notes)).map_err(|error| error.to_string())
+    };
+    let quota = tower_sluice::Quota::per_hour(1);
+    for text in ["[store.noted]\nurl = \"h\"\n", "[store.pg]\nkind = \"noted\"\nurl = \"h\"\n"] {
+        let (store, notes) = open(text).unwrap();
+        store.rate_limiter("pace", tower_sluice::TokenBucket::new(quota).into()).unwrap();
+        assert!(notes.take()[1].ends_with(" pace"), "{text}");
+        assert_eq!(store.balance("bought").err(), Some(NoLimiter::Unsupported));
+    }
+    // All kinds of limiters are in memory.
+    let (store, notes) = open("# No server.\n").unwrap();
+    store.rate_limiter("pace", tower_sluice::SlidingWindow::new(quota).into()).unwrap();
+    store.queue("queue", QueueSpec::new(quota)).unwrap();
+    store.concurrency("in-flight", ConcurrencySpec::new(8)).unwrap();
+    store.balance("bought").unwrap();
+    assert!(notes.take().is_empty());
+    let route = "[store.noted]\nurl = \"h\"\n".to_owned() + &route(&[""]);
+    for (text, expected) in [
+        ("[store.noted]\nulr = \"h\"\n", "f.toml:2: unknown field `ulr`"),
+        ("[store.disk]\n", "f.toml:1: this program knows no store of the kind `disk`"),
+        ("[store.noted]\nurl = \"h\"\n[redis]\nurl = \"redis://h\"\n", "f.toml:5: the file has several stores"),
+        (&route, "f.toml:3: this program has its limits in code, and takes a store from this file; remove route"),
+        ("[stores.noted]\n", "f.toml:1: unknown field `stores`"),
+    ] {
+        let error = open(text).err().unwrap();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+/// The cure is none that the program would reject.
+#[test]
+fn a_program_without_redis_does_not_ask_for_one() {
+    let reader = || Config::reader().store("noted", |table| Notes::default().open(table));
+    let error = reader().parse("f.toml", &route(&["store = \"redis\""])).unwrap_err().to_string();
+    let expected = "the file has no [store.redis]; write that table, with kind = \"noted\", or store = \"memory\"";
+    assert_eq!(error, format!("f.toml:8: store = \"redis\": {expected}"));
+    let error = Config::reader().parse("f.toml", &route(&["store = \"redis\""])).unwrap_err().to_string();
+    assert_eq!(error, "f.toml:8: store = \"redis\": this program knows no servers; write store = \"memory\"");
 }

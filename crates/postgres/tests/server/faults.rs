@@ -123,7 +123,7 @@ async fn a_database_that_lacks_a_letter() {
 }
 
 #[test]
-#[should_panic(expected = "has no NUL")]
+#[should_panic(expected = "has a NUL")]
 fn a_name_with_a_nul() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let _enter = runtime.enter();
