@@ -50,27 +50,40 @@
 //! | [bans](crate::LimitsHandle::ban) and [allowances](crate::LimitsHandle::allow) by hand | each | shared | shared | shared |
 //! | early retries, which are counted for a ban | each | each | each | each |
 //! | the number of bans, if they [grow](crate::Penalty::growing) | each | shared | shared | each |
-//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`SharedConcurrency`](crate::SharedConcurrency) | shared: `SharedConcurrency` | each: use `Concurrency` |
+//! | units [in flight](super::in_flight) | each: [`Concurrency`](crate::Concurrency) | shared: [`SharedConcurrency`](crate::SharedConcurrency) | shared: `SharedConcurrency` | shared: `SharedConcurrency` |
 //! | their waiters ([`max_queue`](crate::SharedConcurrency::max_queue)) | each | each | each | each |
-//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | each: use `Balance` |
-//! | references of credits and charges by hand to them | each | shared | shared | each |
+//! | [bought units](super::top_ups) | each: [`Balance`](crate::Balance) | shared: [`SharedBalance`](crate::SharedBalance) | shared: `SharedBalance` | shared: `SharedBalance` |
+//! | references of credits and charges by hand to them | each | shared | shared | shared |
 //! | references of [charges](crate::LimitsHandle::charge) by hand to buckets and windows | each | shared | each | each |
-//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`SharedQueue`](crate::SharedQueue). A waiter is in the process that has the request | as on Redis: `SharedQueue` on [its records](super::postgres) | each: use `LeakyQueue` |
+//! | [queues](super::queue) | each: [`LeakyQueue`](crate::LeakyQueue) | the departure times are shared: [`SharedQueue`](crate::SharedQueue). A waiter is in the process that has the request | as on Redis: `SharedQueue` on [its records](super::postgres) | as on Redis: `SharedQueue` on [its records](super::dynamodb#beyond-limits-over-time) |
 //! | levels and waiters of a [`SlowDown`](super::slow_down) | each | each: there is none | each | each |
 //! | bans and allowances of queues, limits in flight and balances; debts of queues | each | each | each | each |
 //! | [events](crate::layer::RateLimitLayerBuilder::on_transition): the first rejection of a key | each | each | each | each |
-//! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | once, by the process whose charge crosses | each |
-//! | [free retries](crate::ChargeOnce) | each | shared | shared | each |
+//! | the report that a key [has used 80 %](super::warnings) | each | once, by the process whose charge crosses | once, by the process whose charge crosses | once, by the process whose charge crosses |
+//! | [free retries](crate::ChargeOnce) | each | shared | shared | shared |
 //! | counts of a [shadow](super::shadow), [metrics](super::monitoring) | each: add them up | each | each | each |
-//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | shared: as of a second ago | each: ask every process |
+//! | the list of [who is rejected most](super::monitoring#who-is-limited) | each | shared: as of a second ago | shared: as of a second ago | shared: as of a second ago |
 //! | [changes at run time](super::hot_reload) | each: change every process | each | each | each |
 //! | the budget of [exempt preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights) | each | each | each | each |
 //!
-//! [Another remote store](super::own_stores) is like DynamoDB; [with
-//! records](crate::store::remote::RemoteStore::records), its processes also share free retries, reported shares and
-//! who is rejected most; a [`SharedBalance`](crate::SharedBalance) and a `SharedConcurrency` over them share bought
-//! units and what is in flight. One that [keeps no standing](crate::store::remote::Backend::keeps_standing) leaves bans
-//! and debts to each process.
+//! [Another remote store](super::own_stores) is like DynamoDB, if it has
+//! [records](crate::store::remote::RemoteStore::records). Without them, each process has its own free retries, reported
+//! shares and list of who is rejected, and a store that [keeps no
+//! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process.
+//!
+//! # Why some rows are "each" on a server
+//!
+//! | each process has its own | because |
+//! |---|---|
+//! | early retries | a process rejects them without a call; to count them on a server would take one for each |
+//! | number of bans on DynamoDB | a count must outlive the items of its key, which expire with what they limit |
+//! | references of charges by hand to buckets and windows, but on Redis | a reference must be written in one step with the charge, which elsewhere is in another row or item |
+//! | waiters | a request waits in the process that has its connection |
+//! | levels of a `SlowDown` | a delay that follows from other processes' requests would take a call for each request |
+//! | bans and allowances of queues, limits in flight and balances; debts of queues | a ban is kept with the state of a bucket or a window; combine such a limit with one |
+//! | events, metrics, counts of a shadow | your collector adds them up |
+//! | changes at run time | a process must be able to keep its limits while others try new ones |
+//! | the budget of exempt preflights | a preflight is to cost no call |
 //!
 //! # How exact a shared limit is
 //!

@@ -73,7 +73,7 @@ impl FaultKind {
             Self::Throttled => ("throttled", "DynamoDB throttles the table; raise its capacity, or lease more units"),
             Self::Unavailable => ("unavailable", "DynamoDB has an internal error"),
             Self::Conflict => ("conflict", "another transaction holds the item"),
-            Self::Contention => ("contention", "the item kept changing before it was written"),
+            Self::Contention => ("contention", "other processes changed the item each time before it was written"),
             Self::NoTable => ("no_table", "the table does not exist; create it, or call `Dynamo::create_table`"),
             Self::Unauthorized => ("unauthorized", "the credentials do not allow this"),
             Self::Misconfigured => ("misconfigured", "DynamoDB does not take the request"),

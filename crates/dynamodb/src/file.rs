@@ -9,7 +9,7 @@
 //! ```
 //!
 //! All but `table` may be left out. Region, credentials and endpoint are those of the program's client. The policies of
-//! such a store are limits over time: it has no queues, no limits of requests in flight and no balances.
+//! such a store are limits over time, limits of requests in flight, queues, or balances.
 //!
 //! ```no_run
 //! use tower_sluice_config::Config;
@@ -27,11 +27,12 @@ use std::sync::Arc;
 use aws_sdk_dynamodb::Client;
 use serde::Deserialize;
 use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::{Limiter, RateLimiter};
+use tower_sluice::{Limiter, RateLimiter, SharedBalance};
 use tower_sluice_config::ConfigError;
-use tower_sluice_config::store::{NoLimiter, RateSpec, Store, StoreTable};
+use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, Preparation, QueueSpec, RateSpec, Store, StoreTable};
 
 use crate::items::LONGEST_WAY;
+use crate::store::check_name;
 use crate::{Dynamo, DynamoStore, Kept};
 
 /// The keys of the table.
@@ -82,9 +83,7 @@ impl DynamoLimiters {
         algorithm.fits().map_err(|_| {
             NoLimiter::unfit("staggered windows are for memory; remove staggered, or write store = \"memory\"")
         })?;
-        if name.len() > 255 {
-            return Err(NoLimiter::unfit("the path and the name of the policy have more than 254 bytes; shorten them"));
-        }
+        check_name(name).map_err(NoLimiter::unfit)?;
         Ok(RateLimiter::new(algorithm, DynamoStore::new(&self.0, name)).into_limiter())
     }
 }
@@ -100,5 +99,24 @@ impl Store for DynamoLimiters {
             RateSpec::CalendarWindow(window) => self.limiter(name, window),
             _ => Err(NoLimiter::Unsupported),
         }
+    }
+
+    fn balance(&self, name: &str) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name).map_err(NoLimiter::unfit)?;
+        Ok(SharedBalance::new(self.0.records(), name).into_limiter())
+    }
+
+    fn concurrency(&self, name: &str, spec: ConcurrencySpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name).map_err(NoLimiter::unfit)?;
+        Ok(spec.shared(self.0.records(), name))
+    }
+
+    fn queue(&self, name: &str, spec: QueueSpec) -> Result<Arc<dyn Limiter>, NoLimiter> {
+        check_name(name).map_err(NoLimiter::unfit)?;
+        spec.shared(self.0.records(), name)
+    }
+
+    fn prepare(&self) -> Preparation<'_> {
+        Box::pin(async { Ok(self.0.create_table().await?) })
     }
 }

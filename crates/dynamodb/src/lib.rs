@@ -9,6 +9,7 @@ mod fault;
 pub mod file;
 mod hints;
 mod items;
+mod records;
 mod store;
 mod table;
 #[cfg(test)]
@@ -17,4 +18,5 @@ mod tests;
 pub use self::dynamo::Dynamo;
 pub use self::fault::{DynamoFault, FaultKind};
 pub use self::items::{Kept, Unfit};
+pub use self::records::DynamoRecords;
 pub use self::store::{DynamoStore, DynamoTable};

@@ -85,6 +85,10 @@ use crate::items::Kept;
 /// Changes of one key by several processes at once are made one after the other, and the last one is in force in all
 /// windows. If a change by hand fails, make it again: it may have been made in part.
 ///
+/// # Free retries, reported shares, and who is rejected most
+///
+/// They are [records](crate::DynamoRecords) in the table, which all processes share: see [`RemoteStore::records`].
+///
 /// # When DynamoDB fails, throttles, or does not answer
 ///
 /// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), with a
@@ -111,8 +115,11 @@ impl DynamoStore {
     /// If `name` is longer than 255 bytes.
     #[track_caller]
     pub fn new(dynamo: &Dynamo, name: &str) -> Self {
-        assert!(name.len() <= 255, "the name of a limiter on DynamoDB has 255 bytes at the most, not {}", name.len());
-        Self(RemoteStore::new(DynamoBackend::new(dynamo, name)).secret(dynamo.secret_of_keys()))
+        if let Err(problem) = check_name(name) {
+            panic!("{problem}");
+        }
+        let store = RemoteStore::new(DynamoBackend::new(dynamo, name)).secret(dynamo.secret_of_keys());
+        Self(store.records(dynamo.records(), name))
     }
 
     /// Takes units in advance (a lease) from keys in demand, and spends them without calls: see
@@ -130,6 +137,14 @@ impl DynamoStore {
     /// [`RemoteStore::without_coalescing`].
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
+    }
+}
+
+/// Checks the name of a limiter, which the keys of its items begin with.
+pub(crate) fn check_name(name: &str) -> Result<(), String> {
+    match name.len() {
+        0..=255 => Ok(()),
+        length => Err(format!("the name of a limiter on DynamoDB has 255 bytes at the most, not {length}; shorten it")),
     }
 }
 

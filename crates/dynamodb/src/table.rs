@@ -170,7 +170,7 @@ impl Table {
     ) -> Result<(), DynamoFault> {
         let delete = |key: String| {
             let (table, only_if) = (self.clone(), only_if.clone());
-            async move { table.delete_if(&key, only_if).await }
+            async move { table.delete_if(&key, only_if).await.map(drop) }
         };
         all(keys.map(delete).collect()).await
     }
@@ -191,15 +191,16 @@ impl Table {
         Ok(self.judged(send, &date).await?.map_err(of_request)?.attributes)
     }
 
-    /// Deletes an item if the condition of `only_if` holds.
-    async fn delete_if(&self, key: &str, only_if: Write) -> Result<(), DynamoFault> {
+    /// Deletes an item if the condition of `only_if` holds, and returns whether it did.
+    pub(crate) async fn delete_if(&self, key: &str, only_if: Write) -> Result<bool, DynamoFault> {
         let date = AnswerDate::default();
         let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
         let values = only_if.values.into_iter().collect();
         let request = request.condition_expression(only_if.condition).set_expression_attribute_values(Some(values));
         match self.judged(request.customize().interceptor(date.clone()).send(), &date).await? {
-            Err(error) if !has_code(&error, "ConditionalCheckFailedException") => Err(of_request(error)),
-            _ => Ok(()),
+            Ok(_) => Ok(true),
+            Err(error) if has_code(&error, "ConditionalCheckFailedException") => Ok(false),
+            Err(error) => Err(of_request(error)),
         }
     }
 }

@@ -7,10 +7,12 @@ use super::Service;
 use crate::file::opener;
 
 fn parse(lines: &str) -> Result<Config, ConfigError> {
-    let text = format!(
-        "[store.dynamodb]\n{lines}\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n\
-         algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"\n"
-    );
+    parse_policy(lines, "algorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"")
+}
+
+fn parse_policy(lines: &str, policy: &str) -> Result<Config, ConfigError> {
+    let text =
+        format!("[store.dynamodb]\n{lines}\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\n{policy}\n");
     let client = Service::new(ManualClock::new()).client();
     Config::reader().store("dynamodb", opener(client)).parse("f.toml", &text)
 }
@@ -27,4 +29,26 @@ fn mistakes_in_the_table_are_reported() {
         let message = parse(lines).expect_err(lines).to_string();
         assert!(message.starts_with(expected), "{message}");
     }
+}
+
+/// They are records.
+#[test]
+fn a_policy_may_be_in_flight_a_queue_or_a_balance() {
+    for policy in [
+        "algorithm = \"concurrency\"\nlimit = 8\nlease = \"10s\"",
+        "algorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\nmax-queue = 50",
+        "algorithm = \"balance\"",
+    ] {
+        parse_policy("table = \"limits\"", policy).expect(policy).close();
+    }
+}
+
+/// A program whose policies are in code creates the table by the file.
+#[tokio::test]
+async fn a_store_creates_its_table() {
+    let service = Service::new(ManualClock::new());
+    let reader = Config::reader().store("dynamodb", opener(service.client()));
+    let store = reader.open_store("f.toml", "[store.dynamodb]\ntable = \"limits\"").unwrap();
+    store.prepare().await.unwrap();
+    assert!(service.items().is_empty());
 }

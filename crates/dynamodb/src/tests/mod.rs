@@ -19,6 +19,7 @@ mod month;
 mod overrides;
 mod proofs;
 mod quotas;
+mod records;
 mod service;
 mod standing;
 mod tables;
