@@ -88,8 +88,9 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
             continue;
         }
         policies += route.policies.len();
-        for (index, PolicyWords { name, who, what, when_full, .. }) in route.policies.into_iter().enumerate() {
+        for (index, PolicyWords { name, who, what, place, when_full, .. }) in route.policies.into_iter().enumerate() {
             let paths = if index == 0 { paths.clone() } else { String::new() };
+            let what = place.map_or_else(|| what.clone(), |place| format!("{what}, {place}"));
             rows.push([paths, name, who, what, when_full]);
         }
     }

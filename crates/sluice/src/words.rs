@@ -26,9 +26,10 @@ impl<'a> FileWords<'a> {
     /// Describes the routes.
     pub(crate) fn routes(&self) -> Vec<RouteWords> {
         let lines = path_lines(self.text).into_iter().chain(std::iter::repeat(1));
+        let stores = self.stores();
         let routes = self.route_tables().into_iter().zip(lines).map(|(route, line)| {
             let exempt = route.get("exempt").and_then(Value::as_table);
-            let policies = tables(route, "policy").into_iter().map(|policy| PolicyWords::of(policy, exempt));
+            let policies = tables(route, "policy").into_iter().map(|policy| PolicyWords::of(policy, exempt, &stores));
             let ignores = texts(route.get("path-ignores"));
             RouteWords {
                 paths: texts(route.get("path")),
@@ -39,6 +40,13 @@ impl<'a> FileWords<'a> {
             }
         });
         routes.collect()
+    }
+
+    /// The names of the servers on which budgets may be.
+    fn stores(&self) -> Vec<&str> {
+        let redis = self.table.contains_key("redis").then_some("redis");
+        let stores = self.table.get("store").and_then(Value::as_table);
+        redis.into_iter().chain(stores.into_iter().flat_map(Table::keys).map(String::as_str)).collect()
     }
 }
 
@@ -64,6 +72,8 @@ pub(crate) struct PolicyWords {
     pub(crate) who: String,
     /// The limit.
     pub(crate) what: String,
+    /// Where its budgets are, if the file names a server.
+    pub(crate) place: Option<String>,
     /// What happens to a request that does not fit.
     pub(crate) when_full: String,
     pub(crate) cost: u64,
@@ -79,14 +89,15 @@ pub(crate) struct PolicyWords {
 }
 
 impl PolicyWords {
-    /// `exempt` has the exemptions of the route.
-    fn of(policy: &Table, exempt: Option<&Table>) -> Self {
+    /// `exempt` has the exemptions of the route, and `stores` the servers of the file.
+    fn of(policy: &Table, exempt: Option<&Table>, stores: &[&str]) -> Self {
         let algorithm = text(policy, "algorithm").unwrap_or_default();
         let is_shadow = is_set(policy, "shadow");
         Self {
             name: text(policy, "name").unwrap_or_default(),
             who: who(policy) + &exemptions(&[exempt, policy.get("exempt").and_then(Value::as_table)]),
             what: what(policy, &algorithm) + &plans(policy),
+            place: place(policy, &algorithm, stores),
             when_full: when_full(policy, &algorithm, is_shadow),
             cost: number(policy, "cost").unwrap_or(1),
             is_shadow,
@@ -205,6 +216,18 @@ fn what(policy: &Table, algorithm: &str) -> String {
         },
         "balance" => "the units credited to the key".to_owned(),
         other => other.to_owned(),
+    }
+}
+
+/// Where the budgets of a policy are: see `store` in the format. `None` if nothing but memory is possible.
+fn place(policy: &Table, algorithm: &str, stores: &[&str]) -> Option<String> {
+    let is_of_process = matches!(algorithm, "slow-down" | "overload");
+    let only = *stores.first()?;
+    match text(policy, "store") {
+        Some(name) if name == "memory" => Some("in memory".to_owned()),
+        Some(name) => Some(format!("on {name}")),
+        None if is_of_process => Some("in memory".to_owned()),
+        None => Some(format!("on {only}")),
     }
 }
 

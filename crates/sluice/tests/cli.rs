@@ -369,3 +369,23 @@ fn names_and_limits_that_no_server_takes_are_checked() {
 fn text_of(output: &Output) -> String {
     text(&output.stdout).to_owned() + text(&output.stderr)
 }
+
+#[test]
+fn a_check_says_where_budgets_are() {
+    let policies = "[[route.policy]]\nname = \"a\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n\
+                    [[route.policy]]\nname = \"b\"\nalgorithm = \"slow-down\"\nlimit = 2\nper = \"1s\"\n\
+                    [[route.policy]]\nname = \"c\"\nstore = \"memory\"\nalgorithm = \"concurrency\"\nlimit = 3\n";
+    let store = "[store.limits]\nkind = \"postgres\"\nurl = \"postgres://h/d\"\n";
+    for (name, store, places) in [
+        ("places.toml", store, [", on limits ", ", in memory ", ", in memory "]),
+        ("memory.toml", "", ["in fixed windows  ", "2 per second  ", "3 in flight  "]),
+    ] {
+        let file = file(name, &format!("{store}[[route]]\npath = \"/a\"\n{policies}"));
+        let output = sluice(&["check", file.to_str().unwrap()]);
+        let rows: Vec<_> = text(&output.stdout).lines().skip(3).take(3).collect();
+        assert_eq!(rows.len(), 3, "{}", text_of(&output));
+        for (row, place) in rows.iter().zip(places) {
+            assert!(row.contains(place), "{}", text_of(&output));
+        }
+    }
+}
