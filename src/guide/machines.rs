@@ -42,7 +42,7 @@
 //! | of a key for which this process is already waiting for an answer | no round trip of its own: all requests that wait for the key go into the next call (single flight) |
 //! | of another key, while calls for the same policies, or for the same queue, are in flight | the same, with up to 32 keys in a call (bundle); not in a cluster |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait (negative cache) |
-//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-a-server) | one round trip of its own, and a call in the background |
+//! | with an idempotency key, where [retries are charged once](crate::ChargeOnce#on-a-server) | one round trip of its own, and a call in the background; [more](crate::ChargeOnce#cost) on other servers |
 //!
 //! So a flood costs the server one call per key and wait. If one key is so busy that even this is much, a process can
 //! [lease units in advance](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#method.leasing), for an accuracy that is documented there. How
@@ -51,7 +51,7 @@
 //! # What is shared
 //!
 //! Used units, bans, debts and free retries are shared. Queues and units in flight are shared if the limiter is [one
-//! for Redis](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
+//! for servers](#a-shared-queue). Metrics, the counts of a shadow, and changes at run time are each process's own. The
 //! whole table: [which processes share what](super::sharing).
 //!
 //! # Names
@@ -151,8 +151,8 @@
 //! to the next arrival, since the waiters behind it have their times already: one of [its
 //! differences](crate::SharedQueue) to the queue in memory.
 //!
-//! On [PostgreSQL](super::postgres), with `postgres.records()` in place of `redis`, an arrival takes two round trips in
-//! place of one.
+//! On [PostgreSQL](super::postgres) and [DynamoDB](super::dynamodb), with `postgres.records()` or `dynamo.records()` in
+//! place of `redis`, an arrival takes two round trips in place of one.
 //!
 //! # What is in flight on all machines
 //!
@@ -181,7 +181,7 @@
 //! [PostgreSQL](super::postgres) does as well, at one statement per decision, and [DynamoDB](super::dynamodb), at one
 //! conditional write. So does any key-value store that can compare and swap, at two calls per decision: [stores of your
 //! own](super::own_stores). Requests in flight on all machines take [two round
-//! trips](crate::SharedConcurrency#memory-and-cost) on PostgreSQL and on a key-value store, and one to be rejected.
+//! trips](crate::SharedConcurrency#memory-and-cost) on each of these, and one to be rejected.
 //!
 //! # By configuration
 //!

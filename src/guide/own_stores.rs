@@ -135,7 +135,67 @@
 //!
 //! Units that customers [buy](super::top_ups) are a [`SharedBalance`](crate::SharedBalance) over any records, a
 //! [`SharedConcurrency`](crate::SharedConcurrency) counts requests in flight over them, and a
-//! [`SharedQueue`](crate::SharedQueue) is one queue for all processes. A server that can do more in one call than
+//! [`SharedQueue`](crate::SharedQueue) is one queue for all processes. Over the client from above:
+//!
+//! ```
+//! # use std::collections::HashMap;
+//! # use std::convert::Infallible;
+//! # use std::sync::{Arc, Mutex};
+//! use std::time::Duration;
+//!
+//! use tower_sluice::limiter::Credit;
+//! use tower_sluice::store::remote::{KeyValue, KeyValueRecords};
+//! use tower_sluice::{LimiterExt, PartitionKey, Quota, SharedBalance, SharedConcurrency, SharedQueue};
+//! #
+//! # #[derive(Default)]
+//! # struct Client(Mutex<HashMap<String, Vec<u8>>>);
+//! #
+//! # impl KeyValue for Client {
+//! #     type Error = Infallible;
+//! #
+//! #     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
+//! #         Ok(self.0.lock().unwrap().get(key).cloned())
+//! #     }
+//! #
+//! #     async fn compare_and_swap(
+//! #         &self,
+//! #         key: &str,
+//! #         old: Option<&[u8]>,
+//! #         new: Option<&[u8]>,
+//! #         _lifetime: Duration,
+//! #     ) -> Result<bool, Infallible> {
+//! #         let mut map = self.0.lock().unwrap();
+//! #         let is_unchanged = map.get(key).map(Vec::as_slice) == old;
+//! #         match new.filter(|_| is_unchanged) {
+//! #             Some(new) => drop(map.insert(key.to_owned(), new.to_vec())),
+//! #             None if is_unchanged => drop(map.remove(key)),
+//! #             None => {}
+//! #         }
+//! #         Ok(is_unchanged)
+//! #     }
+//! # }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let client = Arc::new(Client::default());
+//! // Its second argument is for log lines and metrics. Two limiters on one client need different names.
+//! let records = KeyValueRecords::new(client, "limits");
+//! let bought = SharedBalance::new(records.clone(), "bought");
+//! let in_flight = SharedConcurrency::new(records.clone(), "in-flight", 1);
+//! let pace = SharedQueue::new(records, "pace", Quota::per_second(10)).max_wait(Duration::from_secs(2));
+//!
+//! let alice = PartitionKey::from("alice");
+//! bought.credit(&alice, Credit::units(500).reference("invoice-17")).await?;
+//! assert_eq!(bought.acquire(&alice, 20).await?.remaining(), 480);
+//! let request = in_flight.acquire(&alice, 1).await?;
+//! assert!(!in_flight.acquire(&alice, 1).await?.is_allowed());
+//! drop(request); // its units are released in the background
+//! assert!(pace.acquire(&alice, 1).await?.is_allowed());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A server that can do more in one call than
 //! compare and swap, as by a script, implements [`Accounts`](crate::store::remote::Accounts),
 //! [`InFlight`](crate::store::remote::InFlight) and [`Departures`](crate::store::remote::Departures) in place of that;
 //! `testing::check_accounts`, `testing::check_in_flight` and `testing::check_departures` test it.

@@ -294,7 +294,7 @@
 //! | `TooManyConnections` | the server accepts no further connection | smaller pools; a pooler; `max_connections` |
 //! | `ShuttingDown` | the server starts or stops | wait |
 //! | `DiskFull` | the server has no space left | free some; [delete expired rows](#how-rows-go-away) |
-//! | `Contention` | a debt could not be written, since other processes changed the key each time | [leases](#a-busy-key) |
+//! | `Contention` | a debt or a record could not be written, since other processes changed it each time | of a debt, [leases](#a-busy-key); of a record, fewer processes per key |
 //! | `Unintelligible` | the row, or the answer, cannot be read | reset that key |
 //! | `Cancelled`, `NoRuntime` | the runtime was shut down; or the caller has none | call from within a Tokio runtime that lives |
 //! | `Other` | another error; its text has the SQLSTATE | look it up |

@@ -138,8 +138,8 @@
 //! - Without a plan, or if it cannot be found, the policy's own quota applies. The request is limited in any case.
 //! - The plan is looked up once per request, and that quota holds for its refund and its fields as well.
 //! - Memory is bounded, with any number of quotas: see [`quota_fn`](crate::Policy::quota_fn).
-//! - It works [on Redis](super::machines) in the same way: the quota comes with each call, and is [stored with the
-//!   key](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#quotas-of-the-keys-own). Give all plans of a policy with windows one period:
+//! - It works on [a server](super::machines) in the same way: the quota comes with each call, and is stored with the
+//!   key ([on Redis](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html#quotas-of-the-keys-own)). Give all plans of a policy with windows one period:
 //!   a count that comes into a shorter one ends with it.
 //! - In TOML, the customers of [a plan](super::plans#by-configuration) have its quota: the proxy in front says which
 //!   plan a request has.
@@ -241,10 +241,28 @@
 //!   **1 + `free_retries` times the quota**: four times, here. Set a quota that you can serve that often.
 //! - Other repetitions are charged: if the first request is still in flight, or if it was rejected.
 //! - In memory, each process knows its own requests: with *n* processes behind a balancer, one of *n* retries is free.
-//!   If the limiter is [on Redis](super::machines), they share the records of requests, and a request is still one
-//!   round trip. Each request takes some 180 bytes there for the time of `within`: set it to minutes if clients send
-//!   many.
+//!   If the limiter is on [a server](super::machines), they share the records of requests. On Redis, a request is still
+//!   one round trip; on [PostgreSQL](super::postgres) and [DynamoDB](super::dynamodb), it is
+//!   [one more](crate::ChargeOnce#cost). Each request takes some 200 bytes there for the time of `within`: set it to
+//!   minutes if clients send many.
 //! - Rejections are never charged, so a client that was rejected does not need this. If the policy counts [successes
 //!   only](crate::Policy::charge_when), a client whose request failed does not need it either.
+//!
+//! In TOML:
+//!
+//! ```toml
+//! [[route]]
+//! path = "/payments"
+//!
+//! [[route.policy]]
+//! name = "payments"
+//! algorithm = "fixed-window"
+//! limit = 10_000
+//! per = "1day"
+//! key = "header:x-api-key"
+//! charge-once = { header = "idempotency-key", within = "24h", free-retries = 3 }
+//! ```
+//!
+//! `max-keys` in that table bounds the requests that are remembered in memory; a policy on a server leaves it out.
 //!
 //! Next: [choose the key](super::keys).

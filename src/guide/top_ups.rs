@@ -30,7 +30,11 @@
 //!     let credit = Credit::units(payment.units).expires_in(year).reference(payment.id);
 //!     match limits.credit("bought", &payment.customer, credit).await {
 //!         Ok(_) => StatusCode::OK,
-//!         Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+//!         Err(error) => {
+//!             // With `#`, also the cause: that the server cannot be reached, for instance.
+//!             eprintln!("a payment is not entered yet: {error:#}");
+//!             StatusCode::SERVICE_UNAVAILABLE
+//!         }
 //!     }
 //! }
 //!
@@ -139,6 +143,7 @@
 //! |---|---|
 //! | PostgreSQL, in the [records](https://docs.rs/tower-sluice-postgres/latest/tower_sluice_postgres/struct.PostgresRecords.html) beside its table | nothing to do: that table is logged. Leave `synchronous_commit` on for the role |
 //! | Redis | `maxmemory-policy noeviction` and `appendfsync always` |
+//! | [DynamoDB](super::dynamodb), in [records](https://docs.rs/tower-sluice-dynamodb/latest/tower_sluice_dynamodb/struct.DynamoRecords.html) in its table | nothing to do: a write is acknowledged when two of three zones have it |
 //! | [a store of your own](super::own_stores), by [`KeyValueRecords`](crate::store::remote::KeyValueRecords) | what it needs |
 //!
 //! While the server is out of reach, nobody knows what is left: requests that need bought units are answered 503,

@@ -16,6 +16,6 @@ pub use crate::http::{
 pub use crate::limiter::health::Health;
 pub use crate::limiter::hold::Hold;
 pub use crate::util::lock::Lock;
-pub use crate::util::log::{Chain, KeyHash};
+pub use crate::util::log::KeyHash;
 pub use crate::util::random::random;
 pub use crate::util::wake::let_others_take;

@@ -9,12 +9,11 @@
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_macros, unused_variables))]
 
-use std::error::Error;
 use std::fmt::{self, Display};
 use std::sync::OnceLock;
 
 use crate::util::keyed_hash::Secret;
-use crate::values::{LimiterError, PartitionKey};
+use crate::values::PartitionKey;
 
 /// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
 macro_rules! event {
@@ -32,18 +31,6 @@ macro_rules! page {
 }
 
 pub(crate) use {event, page};
-
-/// An error and its sources.
-#[derive(Debug)]
-pub struct Chain<'a>(pub &'a LimiterError);
-
-impl Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)?;
-        let mut sources = std::iter::successors(self.0.source(), |&error| error.source());
-        sources.try_for_each(|source| write!(f, ": {source}"))
-    }
-}
 
 /// The hash of a key, by a secret that lasts until the process ends.
 #[derive(Debug)]

@@ -219,9 +219,12 @@ impl fmt::Debug for LimiterError {
     }
 }
 
+/// The alternate form (`{error:#}`) adds the [sources](Error::source), such as the fault of a server.
 impl fmt::Display for LimiterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.reason)
+        f.write_str(&self.0.reason)?;
+        let mut sources = std::iter::successors(self.source().filter(|_| f.alternate()), |&error| error.source());
+        sources.try_for_each(|source| write!(f, ": {source}"))
     }
 }
 
@@ -237,11 +240,8 @@ mod tests {
 
     #[test]
     fn an_error_does_not_repeat_its_source() {
-        let chain = |message: &str, source: &'static str| {
-            let error = LimiterError::new(message).with_source(source);
-            let source = error.source().expect("it was set");
-            format!("{error}: {source}")
-        };
+        let chain =
+            |message: &str, source: &'static str| format!("{:#}", LimiterError::new(message).with_source(source));
         assert_eq!(chain("timed out", "timed out"), "the limiter cannot decide: timed out");
         assert_eq!(chain("the store failed: timed out", "timed out"), "the store failed: timed out");
         assert_eq!(chain("the store failed", "timed out"), "the store failed: timed out");

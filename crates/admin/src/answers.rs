@@ -7,7 +7,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::problem::sentence;
 use tower_sluice::limiter::{Exception, Shape};
 use tower_sluice::policy::{KeyStatus, PolicyStatus};
 use tower_sluice::policy::{Offender, Offenders};
@@ -121,7 +120,7 @@ pub(crate) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offender
         "total": offenders.total(),
         "max_error": offenders.max_error(),
         "processes": offenders.processes(),
-        "missing": offenders.missing().map(sentence),
+        "missing": offenders.missing().map(|error| format!("{error:#}")),
         "list": offenders.list().iter().map(offender).collect::<Vec<_>>(),
     })
 }
@@ -169,7 +168,7 @@ pub(crate) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, L
         Err(error) if error.is_no_key() => answer["state"] = "no-key".into(),
         Err(error) => {
             answer["state"] = "unknown".into();
-            answer["error"] = sentence(&error).into();
+            answer["error"] = format!("{error:#}").into();
         }
     }
     answer

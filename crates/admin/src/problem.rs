@@ -1,7 +1,5 @@
 //! [`Problem`]: the answer to a call that is not carried out, as problem details (RFC 9457).
 
-use std::error::Error;
-
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::json;
 
@@ -54,14 +52,6 @@ impl From<LimiterError> for Problem {
         } else {
             StatusCode::SERVICE_UNAVAILABLE
         };
-        Self::new(status, sentence(&error))
+        Self::new(status, format!("{error:#}"))
     }
-}
-
-/// An error with its sources, which have the reason: the answer of a Redis, for example.
-pub(crate) fn sentence(error: &LimiterError) -> String {
-    let mut text = error.to_string();
-    let mut sources = std::iter::successors(error.source(), |&source| source.source());
-    sources.by_ref().for_each(|source| text += &format!(": {source}"));
-    text
 }

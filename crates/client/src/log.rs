@@ -1,10 +1,9 @@
 //! The log lines of a limiter around a service, one function each.
 
 use tower_sluice::LimiterError;
-use tower_sluice::internal::Chain;
 
 pub(crate) fn throttle_failed(error: &LimiterError, requests: &str) {
-    tracing::warn!(target: "tower_sluice", error = %Chain(error), requests, "ThrottleLayer: limiter failed");
+    tracing::warn!(target: "tower_sluice", error = %format_args!("{error:#}"), requests, "ThrottleLayer: limiter failed");
 }
 
 pub(crate) fn throttle_recovered() {

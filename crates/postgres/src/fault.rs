@@ -133,9 +133,7 @@ impl FaultKind {
                 "too_many_connections",
                 "PostgreSQL accepts no further connection; use smaller pools, or raise max_connections",
             ),
-            Self::Contention => {
-                ("contention", "the key kept changing before it was written; take leases if many processes share it")
-            }
+            Self::Contention => ("contention", "other processes changed the key each time before it was written"),
             Self::Unintelligible => (
                 "unintelligible",
                 "PostgreSQL gave an answer that cannot be read; if it is the row of one key, reset that key",

@@ -154,6 +154,7 @@ impl Postgres {
     /// If it is zero.
     #[track_caller]
     pub fn timeout(self, timeout: Duration) -> Self {
+        let timeout = timeout.min(Calls::LONGEST_TIMEOUT);
         let settings = Settings { timeout, ..self.sessions.settings() };
         self.with_connections(timeout, settings)
     }

@@ -8,7 +8,6 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::{UnitsLeft, admitted, judged};
 use crate::limiter::{IntoLimiter, Limiter};
@@ -111,7 +110,7 @@ impl<S: Accounts> SharedBalance<S> {
 
 impl<S: Accounts> Inner<S> {
     async fn apply(&self, tag: KeyTag, step: AccountStep) -> Result<AccountReply, LimiterError> {
-        let limits = CallLimits::until(Instant::now() + self.store.timeout());
+        let limits = CallLimits::within(self.store.timeout());
         self.store.apply(&self.keys.account(tag), step, limits).await
     }
 

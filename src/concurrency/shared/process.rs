@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::Instant;
 
 use super::super::rejected;
 use super::lines::KeyLines;
@@ -207,7 +206,7 @@ impl<S: InFlight> Process<S> {
     }
 
     fn limits(&self) -> CallLimits {
-        CallLimits::until(Instant::now() + self.call_timeout())
+        CallLimits::within(self.call_timeout())
     }
 
     fn key(&self, tag: KeyTag) -> RemoteKey<'_> {

@@ -5,7 +5,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
-use crate::util::log::{Chain, KeyHash, event, page};
+use crate::util::log::{KeyHash, event, page};
 use crate::values::{Decision, Exception, LimiterError, PartitionKey};
 
 pub(crate) fn misconfigured(policy: &str, problem: &str) {
@@ -17,7 +17,7 @@ pub(crate) fn networks_unknown(policy: &str, problem: &dyn Display) {
 }
 
 pub(crate) fn limiter_failed(policy: &str, error: &LimiterError, requests: &str) {
-    event!(warn: policy, error = %Chain(error), requests, "limiter failed");
+    event!(warn: policy, error = %format_args!("{error:#}"), requests, "limiter failed");
 }
 
 pub(crate) fn limiter_recovered(policy: &str) {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use super::calls::Calls;
 use super::joint::Joint;
 use super::query::StoreInner;
 use super::standing::Standing;
@@ -288,6 +289,16 @@ impl CallLimits {
     pub const fn until(deadline: Instant) -> Self {
         Self { deadline, requests: 1 }
     }
+
+    /// Those of a call for one request, which begins now.
+    pub(crate) fn within(timeout: Duration) -> Self {
+        Self::until(deadline_in(timeout))
+    }
+}
+
+/// The deadline of what begins now. A store may have any timeout: here, it has [a day](Calls::LONGEST_TIMEOUT) at most.
+pub(crate) fn deadline_in(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(Calls::LONGEST_TIMEOUT)
 }
 
 /// Why this process gave up a request to a server.
@@ -321,7 +332,7 @@ impl fmt::Display for GaveUp {
             Self::TooManyInFlight => "the server was not called, because too many calls were in flight",
             Self::NoRuntime => "the server can only be called from within a Tokio runtime",
             Self::Disagreement => "the server's decision contradicts the state in its reply",
-            Self::Contention => "the key kept changing before it was written; take leases if many processes share it",
+            Self::Contention => "other processes changed the key each time before it was written",
         })
     }
 }

@@ -42,7 +42,12 @@ struct CallsInner {
 }
 
 impl Calls {
-    /// Bounds the calls to one server, which is called `name` in log lines and metrics.
+    /// The longest time that a call or a decision has: a day. Longer timeouts are cut to it, since the sum of a timeout
+    /// and the time must not overflow.
+    pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+
+    /// Bounds the calls to one server, which is called `name` in log lines and metrics. A timeout has
+    /// [a day](Self::LONGEST_TIMEOUT) at most.
     ///
     /// # Panics
     ///
@@ -52,6 +57,7 @@ impl Calls {
     pub fn new(name: &str, timeout: Duration, max_in_flight: usize) -> Self {
         assert!(!timeout.is_zero(), "a call must have some time");
         assert!(max_in_flight > 0, "a limit of no calls in flight would admit none");
+        let timeout = timeout.min(Self::LONGEST_TIMEOUT);
         let slots = Arc::new(Semaphore::new(max_in_flight.min(Semaphore::MAX_PERMITS)));
         Self(Arc::new(CallsInner { gate: CallGate::new(name.into(), timeout), timeout, slots }))
     }

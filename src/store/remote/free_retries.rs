@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::any_records::AnyRecords;
-use super::backend::{Backend, CallLimits};
+use super::backend::{Backend, CallLimits, deadline_in};
 use super::query::{Answered, KeyQuery, StoreInner};
 use super::records::{LimiterRecords, Record, Records, Step};
 use crate::algorithm::{Algorithm, FixedWindow, Kind, Portable, SlidingWindow, TokenBucket};
@@ -176,7 +176,7 @@ struct Pass {
 
 impl Pass {
     fn deadline(&self) -> Instant {
-        Instant::now() + self.records.records().timeout()
+        deadline_in(self.records.records().timeout())
     }
 
     /// Takes a free retry, if the request has one left and the budget admits it. Returns the receipt of the budget.

@@ -412,7 +412,9 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
                 return Ok(applied);
             }
             self.lost_swaps.fetch_add(1, Ordering::Relaxed);
-            attempts.lost().await.map_err(gave_up)?;
+            attempts.lost().await.map_err(|reason| {
+                LimiterError::new("the key is busy; take leases if many processes share it").with_source(reason)
+            })?;
         }
     }
 

@@ -28,7 +28,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::backend::{Applied, Backend, CallLimits, Decisions, GaveUp, Target, Transition};
+use super::backend::{Applied, Backend, CallLimits, Decisions, GaveUp, Target, Transition, deadline_in};
 use super::leases::{Lease, LeaseAction, LeaseReceipt, Leases, Price, Unspent};
 use super::negative_cache::{NegativeCache, Observation};
 use super::single_flight::{BATCH, Collector, FlightKey, FollowerOutcome, Group, Join, PendingFollower, SingleFlight};
@@ -278,7 +278,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Returns the deadline of a decision that begins now.
     pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + self.timeout()
+        deadline_in(self.timeout())
     }
 
     fn timeout(&self) -> Duration {

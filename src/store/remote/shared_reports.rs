@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::any_records::AnyRecords;
-use super::backend::CallLimits;
+use super::backend::{CallLimits, deadline_in};
 use super::records::{LimiterRecords, Records, Step};
 use crate::util::lock::Lock;
 use crate::values::{LimiterError, PartitionKey, Report, SharesReports};
@@ -50,7 +50,7 @@ async fn put(
         let is_same = old == Some(&text[..]);
         Ok(if is_same { Step::Leave(()) } else { Step::Write((), Some(text.clone()), LIFETIME) })
     };
-    let deadline = || Instant::now() + records.records().timeout();
+    let deadline = || deadline_in(records.records().timeout());
     records.change_item(&item(place), deadline(), replace).await?;
     if listed.lock().contains(&place) {
         return Ok(());
@@ -110,7 +110,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         Box::pin(async move {
             let read = async |item: &str| {
-                let limits = CallLimits::until(Instant::now() + records.records().timeout());
+                let limits = CallLimits::within(records.records().timeout());
                 Ok::<_, LimiterError>(records.records().read(&records.item(item), limits).await?.value)
             };
             let index = read(INDEX).await?;
@@ -132,7 +132,7 @@ impl SharesReports for SharedReports {
         let records = Arc::clone(&self.records);
         let name = records.name_of_part(records.tag(key), 'x', crossing);
         Box::pin(async move {
-            let limits = CallLimits::until(Instant::now() + records.records().timeout());
+            let limits = CallLimits::within(records.records().timeout());
             records.records().swap(&name, None, Some(b"1"), span, limits).await
         })
     }

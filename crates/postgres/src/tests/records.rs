@@ -1,8 +1,10 @@
 //! The records beside the table.
 
+use tower_sluice::limiter::Credit;
 use tower_sluice::store::remote::{CallLimits, Records};
 use tower_sluice::testing::{check_records, seed_of};
 use tower_sluice::time::{ManualClock, Timestamp};
+use tower_sluice::{SharedBalance, TokenBucket};
 
 use super::*;
 
@@ -47,4 +49,14 @@ async fn an_impossible_name_opens_no_breaker() {
         }
     }
     assert!(records.swap("a:b:c", None, Some(b"1"), MINUTE, limits()).await.unwrap());
+}
+
+/// Each request panicked: the sum of the timeout and the time has no end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_timeout_may_be_endless() {
+    let postgres = process(pool(2)).await.timeout(Duration::MAX);
+    let limiter = limiter(&postgres, TokenBucket::new(quota()));
+    assert!(limiter.acquire(&"a".into(), 1).await.unwrap().is_allowed());
+    let balance = SharedBalance::new(postgres.records(), "bought");
+    assert_eq!(balance.credit(&"a".into(), Credit::units(1)).await.unwrap().remaining(), 1);
 }

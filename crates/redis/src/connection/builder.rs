@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use tower_sluice::store::remote::Calls;
+
 use super::call_metrics::CallMetrics;
 use super::fault::{Fault, FaultKind};
 use super::node::Node;
@@ -35,9 +37,6 @@ pub(super) enum Servers {
     Sentinel(String, Vec<String>),
     Cluster(Vec<String>),
 }
-
-/// Longer timeouts are cut to a day: the sum of a timeout and the time must not overflow.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 
 impl RedisBuilder {
     pub(super) fn new(servers: Servers) -> Self {
@@ -108,8 +107,8 @@ impl RedisBuilder {
     /// ends in `#insecure`; or if the prefix has a brace.
     pub fn open(self) -> Result<Redis, Fault> {
         let settings = Arc::new(NodeSettings {
-            timeout: self.timeout.min(LONGEST_TIMEOUT),
-            connect_timeout: self.connect_timeout.min(LONGEST_TIMEOUT),
+            timeout: self.timeout.min(Calls::LONGEST_TIMEOUT),
+            connect_timeout: self.connect_timeout.min(Calls::LONGEST_TIMEOUT),
             max_in_flight: self.max_in_flight,
             eviction_checked: AtomicBool::new(false),
             #[cfg(test)]

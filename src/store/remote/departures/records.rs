@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{Arrival, DepartureQueue, DepartureTerms, Departures, Reserved, Timeline};
 use crate::store::NodeHealth;
 use crate::store::remote::any_records::AnyRecords;
-use crate::store::remote::backend::GaveUp;
+use crate::store::remote::backend::{GaveUp, deadline_in};
 use crate::store::remote::records::{Changed, LimiterRecords, Records, Step, Turn};
 use crate::store::remote::shared_reports::SharedReports;
 use crate::store::remote::tag::KeyTag;
@@ -207,7 +207,7 @@ impl<R: Records> RecordQueue<R> {
     }
 
     fn deadline(&self) -> Instant {
-        Instant::now() + self.records.records().timeout()
+        deadline_in(self.records.records().timeout())
     }
 
     pub(super) fn read(&self, value: Option<&[u8]>, now: Timestamp) -> Result<KeptTimeline, LimiterError> {
