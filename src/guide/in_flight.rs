@@ -168,11 +168,12 @@
 //! # On several machines
 //!
 //! A `Concurrency` counts one process. A [`SharedConcurrency`](crate::SharedConcurrency) counts [all
-//! processes](super::machines#what-is-in-flight-on-all-machines), on Redis, on [PostgreSQL](super::postgres), or on a
-//! [store of your own](super::own_stores). Its [`max_queue`](crate::SharedConcurrency::max_queue) is a line in each
-//! process, first come, first served; [between processes](crate::SharedConcurrency#waiting), chance decides. In a file
-//! with `[redis]` or `[store.postgres]`, `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which
-//! time the units of a process that has died are free; `store = "memory"` keeps a policy in the process.
+//! processes](super::machines#what-is-in-flight-on-all-machines), on Redis, on [PostgreSQL](super::postgres), on
+//! [DynamoDB](super::dynamodb#beyond-limits-over-time), or on a [store of your own](super::own_stores). Its
+//! [`max_queue`](crate::SharedConcurrency::max_queue) is a line in each process, first come, first served; [between
+//! processes](crate::SharedConcurrency#waiting), chance decides. In a file with `[redis]` or `[store.postgres]`,
+//! `algorithm = "concurrency"` is that one, and `lease = "10s"` says after which time the units of a process that has
+//! died are free; `store = "memory"` keeps a policy in the process.
 //!
 //! # Jobs, tasks, calls
 //!

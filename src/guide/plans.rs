@@ -295,9 +295,9 @@
 //! ```
 //!
 //! All of its limits are on that server, what is in flight and the guesses at keys included. A test runs two processes
-//! of it through a year of random requests, once on Redis and once on PostgreSQL, and compares each answer, to the unit,
-//! with a naive ledger. The programs are the same, and only the table in the file is another. [What each server
-//! shares](super::sharing#what-is-shared).
+//! of it through a year of random requests, once on Redis and once on PostgreSQL, and compares each answer, to the
+//! unit, with a naive ledger. The program is the same, and only the table in the file is another. Which server shares
+//! what: [sharing](super::sharing#what-is-shared).
 //!
 //! # What happens
 //!

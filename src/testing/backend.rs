@@ -3,8 +3,6 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use super::Random;
 use super::limiter::{admitted_one_by_one, assert_same, frozen_clock};
 use crate::algorithm::Algorithm;
@@ -188,7 +186,7 @@ where
     A: Algorithm,
     B: Backend<A>,
 {
-    let limits = CallLimits { deadline: Instant::now() + backend.timeout(), requests: 1 };
+    let limits = CallLimits::within(backend.timeout());
     let target = Target::new(algorithm, None, algorithm.quota(), Tags::new(b"").of(&PartitionKey::from(key)));
     let applied = backend.apply(&target, transition, limits).await;
     applied.unwrap_or_else(|error| panic!("{transition:?} of key {key} failed: {error}"))

@@ -3,8 +3,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use tokio::time::Instant;
-
 use super::Random;
 use super::limiter::frozen_clock;
 use crate::algorithm::Algorithm;
@@ -48,7 +46,7 @@ async fn decide<A: Algorithm, B: JointCharge<A>>(
     let mut parts: Vec<_> =
         targets.iter().zip(charges).map(|(target, (_, cost))| backend.part(target, *cost)).collect();
     let mut borrowed: Vec<_> = parts.iter_mut().collect();
-    let limits = CallLimits { deadline: Instant::now() + backend.timeout(), requests: 1 };
+    let limits = CallLimits::within(backend.timeout());
     let answer = B::decide(&backend.caller(), &mut borrowed, alternatives, limits).await.expect("no call fails");
     let read = |(target, part): (&Target<'_, A>, &B::Part)| {
         backend.read_part(target, part).expect("the answer can be read").old
@@ -144,7 +142,7 @@ where
     let now = frozen_clock().now();
     let mut left = Vec::new();
     for key in [7, 8] {
-        let (target, limits) = (target(algorithm, key), CallLimits::until(Instant::now() + backend.timeout()));
+        let (target, limits) = (target(algorithm, key), CallLimits::within(backend.timeout()));
         let read = backend.apply(&target, Transition::Read, limits).await.expect("no call fails");
         left.push(algorithm.decide(read.old, now, 0).0.remaining());
     }

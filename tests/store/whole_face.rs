@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
+use tower_sluice::limiter::Credit;
 use tower_sluice::store::remote::{
     Alternatives, Applied, Backend, CallLimits, Joint, JointAnswer, JointBackend, JointCharge, Record, Records,
-    Standing, Target, Transition,
+    RemoteStore, Standing, Target, Transition,
 };
 use tower_sluice::testing::{check_accounts, check_backend, check_joint_backend, check_records, seed_of};
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
-use tower_sluice::{LimiterError, Quota};
+use tower_sluice::{LimiterError, LimiterExt, Quota, RateLimiter, SharedBalance, SharedConcurrency, SharedQueue};
 
 /// The server. Clones are the same.
 #[derive(Clone)]
@@ -272,4 +273,20 @@ async fn records_pass_the_suites() {
     let server = || MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60)));
     check_records(server(), seed_of(44)).await;
     check_accounts(server(), seed_of(45)).await;
+}
+
+/// Each request panicked: this server has no timeout, and the sum of that and the time has no end.
+#[tokio::test]
+async fn limiters_work_without_a_timeout() {
+    let (server, quota) =
+        (MapServer::new(ManualClock::starting_at(Timestamp::from_nanos(1 << 60))), Quota::per_second(9));
+    let store = RemoteStore::new(server.clone()).records(server.clone(), "pace");
+    let bought = SharedBalance::new(server.clone(), "bought");
+    assert_eq!(bought.credit(&"a".into(), Credit::units(5)).await.unwrap().remaining(), 5);
+    let pace = RateLimiter::new(TokenBucket::new(quota), store);
+    assert!(pace.acquire(&"a".into(), 1).await.unwrap().is_allowed());
+    let in_flight = SharedConcurrency::new(server.clone(), "in-flight", 1);
+    assert!(in_flight.acquire(&"a".into(), 1).await.unwrap().is_allowed());
+    let queue = SharedQueue::new(server, "queue", quota);
+    assert!(queue.acquire(&"a".into(), 1).await.unwrap().is_allowed());
 }

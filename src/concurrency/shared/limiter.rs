@@ -19,8 +19,8 @@ use crate::values::{
 /// are in flight at once, over all of them.
 ///
 /// The server is Redis or Valkey (`Redis` of `tower-sluice-redis`), PostgreSQL (`Postgres::records` of
-/// `tower-sluice-postgres`), any key-value store that can compare and swap
-/// ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or [one of your own](InFlight).
+/// `tower-sluice-postgres`), DynamoDB (`Dynamo::records` of `tower-sluice-dynamodb`), any key-value store that can
+/// compare and swap ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or [one of your own](InFlight).
 ///
 /// The documentation of `Concurrency` applies here, too: when a request is over, which fields a response carries, and
 /// how a policy charges and releases. The differences:

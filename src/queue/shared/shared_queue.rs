@@ -24,8 +24,8 @@ use crate::values::{
 ///
 /// It works on Redis ([`Redis`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html)), on
 /// PostgreSQL (the [records](https://docs.rs/tower-sluice-postgres/latest/tower_sluice_postgres/struct.Postgres.html#method.records)
-/// of `Postgres`), on a [key-value store](crate::store::remote::KeyValueRecords), and on a server of your own
-/// ([`Departures`]).
+/// of `Postgres`), on DynamoDB (those of `Dynamo`), on a [key-value store](crate::store::remote::KeyValueRecords), and
+/// on a server of your own ([`Departures`]).
 ///
 /// A request asks the server once, on arrival. It gets a reservation, with the time at which to depart, or is rejected:
 /// if [`max_queue`](Self::max_queue) intervals are reserved already, or if its turn would come later than
