@@ -339,8 +339,8 @@
 //!   miss it (36 % to 74 %), and one more that has too few answers to be certain. In four of the eight, the best limit
 //!   serves hardly any request that computes. With a limiter for each kind, all nine reach it (100 % to 132 %).
 //! - Of the 470 others of `--random 52`, two miss it, and two more that have too few answers to be certain. In one, a
-//!   worker can serve only two requests at once in time, and the search tries three (77 %). In the other, the load comes
-//!   and goes in periods of eight seconds (87 %): the newest is served first, and older ones wait in vain.
+//!   worker can serve only two requests at once in time, and the search tries three (77 %). In the other, the load
+//!   comes and goes in periods of eight seconds (87 %): the newest is served first, and older ones wait in vain.
 //!
 //! The pictures are drawn by `cargo run --release -p tower-sluice-overload -- --guide src/guide/overload`.
 //!
