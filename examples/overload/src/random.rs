@@ -14,7 +14,8 @@
 //! If some requests compute and others wait for another server, the best fixed limit may be a very high one: all that
 //! wait are answered, and those that compute queue until their clients give up. Nobody who cannot tell the two kinds
 //! apart can serve both. The report says in how many scenarios the best fixed limit answers fewer of the requests that
-//! compute than another one does, by a fifth.
+//! compute than another one does, by a fifth; and for each scenario of this kind below the target, what two of ours
+//! serve, a limiter for each kind.
 
 use std::array;
 use std::cmp::Reverse;
@@ -135,19 +136,20 @@ impl Outcome {
     }
 
     fn print(&self) {
-        let Self { seed, number, runs, best, gives_up_work } = self;
+        let Self { seed, number, best, gives_up_work, .. } = self;
+        let runs = self.runs.len();
         let what = describe(&draw(*seed, *number));
         let by_chance = if self.is_certainly_below() { "" } else { ", perhaps by chance" };
         let gives_up = if *gives_up_work { ", which gives up those that compute" } else { "" };
         let apart = self.share_apart().map(|share| format!(", {share:.2} with a limiter for each kind"));
         let apart = apart.unwrap_or_default();
+        let notes = format!("{gives_up}, in runs: {runs}{by_chance}{apart}");
         println!(
-            "{:.2}  {seed}:{number}  {} served, and {} by a limit of {}{gives_up}, in runs: {}{by_chance}{apart}: {what}",
+            "{:.2}  {seed}:{number}  {} served, and {} by a limit of {}{notes}: {what}",
             self.share(),
             self.ours(),
             self.of_best(),
             1 << best,
-            runs.len(),
         );
     }
 }
