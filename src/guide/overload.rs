@@ -224,11 +224,11 @@
 //! tower and 189 for `Overload` if they yield, and 198 and 196 in `spawn_blocking`.
 //!
 //! If they wait for a database that does 200 per second, it measures 200 for tower and 200 for `Overload`, and 196 to
-//! 199 for an exact limit of two with a queue. `Overload` finds a limit of two to three, so the median latency is 15 ms, and
-//! 100 ms with tower's limit of 20. The price is that the database idles while the worker is kept from sending it the
-//! next request. While a dozen other programs ran on the machine, `Overload` had 109 to 186, the exact limit of two 123
-//! to 155, and tower 143 to 200. If that matters more to you than latency, begin [`limits`](crate::Overload::limits) at a
-//! higher number.
+//! 199 for an exact limit of two with a queue. `Overload` finds a limit of two to three, so the median latency is
+//! 15 ms, and 100 ms with tower's limit of 20. The price is that the database idles while the worker is kept from
+//! sending it the next request. While a dozen other programs ran on the machine, `Overload` had 109 to 186, the exact
+//! limit of two 123 to 155, and tower 143 to 200. If that matters more to you than latency, begin
+//! [`limits`](crate::Overload::limits) at a higher number.
 //!
 //! Handlers that sleep, one after the other, for 5 ms each do not come to 200 per second under any limiter. tokio's
 //! timers are exact to the millisecond, so each takes 6 ms, and 166 is the most.
