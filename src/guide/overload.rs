@@ -223,11 +223,12 @@
 //! processors that does nothing else. For other handlers, which tower's limit protects as well, it measures 193 for
 //! tower and 189 for `Overload` if they yield, and 198 and 196 in `spawn_blocking`.
 //!
-//! If they wait for a database that does 200 per second, it measures 200 for tower and up to 186 for `Overload`, on a
-//! machine on which a dozen other programs ran. The limit that `Overload` finds is two to three. So the median latency
-//! is 16 ms, and 100 ms with tower's limit of 20. The price is that the database idles while the worker is kept from
-//! sending it the next request: other runs had 109 to 155, and those of an exact limit of two with a queue 140 to 155.
-//! If that matters more to you than latency, begin [`limits`](crate::Overload::limits) at a higher number.
+//! If they wait for a database that does 200 per second, it measures 200 for tower and 200 for `Overload`, and 196 to
+//! 199 for an exact limit of two with a queue. `Overload` finds a limit of two to three, so the median latency is
+//! 15 ms, and 100 ms with tower's limit of 20. The price is that the database idles while the worker is kept from
+//! sending it the next request. While a dozen other programs ran on the machine, `Overload` had 109 to 186, the exact
+//! limit of two 123 to 155, and tower 143 to 200. If that matters more to you than latency, begin
+//! [`limits`](crate::Overload::limits) at a higher number.
 //!
 //! Handlers that sleep, one after the other, for 5 ms each do not come to 200 per second under any limiter. tokio's
 //! timers are exact to the millisecond, so each takes 6 ms, and 166 is the most.
