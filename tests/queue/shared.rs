@@ -387,7 +387,8 @@ async fn waiters_of_a_process_are_bounded() {
     assert!(at_once.iter().all(|decision| decision.is_allowed() && decision.delay().is_zero()));
     let waiters = [spawn(), spawn()];
     sleep(SECOND / 100).await;
-    assert_eq!(queue.waiting(), 2);
+    let stats = queue.stats();
+    assert_eq!((queue.waiting(), stats.backlog.map(|it| it.waiting()), stats.nodes.len()), (2, Some(2), 1));
     let decision = ask(&queue).await;
     assert_eq!((decision.is_allowed(), decision.retry_after().map(|wait| wait.as_millis())), (false, Some(2_990)));
     for waiter in waiters {
@@ -422,8 +423,9 @@ async fn a_full_queue_rejects_without_calls() {
     for _ in 0..3 {
         receipts.push(take(&queue).await.receipt());
     }
-    let rejection = take(&queue).await;
     let calls = map.calls();
+    let rejection = take(&queue).await;
+    assert!(!rejection.is_allowed());
     for _ in 0..100 {
         assert_eq!(take(&queue).await, rejection);
     }
@@ -431,6 +433,29 @@ async fn a_full_queue_rejects_without_calls() {
     queue.refund(&Ask::charge(&key(), 1), receipts[1], 1);
     sleep(SECOND / 100).await;
     assert!(take(&queue).await.is_allowed());
+
+    // A cost that is never let in, on a key without a backlog.
+    let key = PartitionKey::from("b");
+    let too_much = async || queue.decide(&Ask::charge(&key, 99).to(Mode::Shadow)).decided().await.unwrap();
+    let rejection = too_much().await;
+    assert!(!rejection.is_allowed());
+    let calls = map.calls();
+    assert_eq!(too_much().await, rejection);
+    assert_eq!(map.calls(), calls);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_inherits_from_one_of_its_name_on_its_server() {
+    let map = Map::far(Duration::ZERO);
+    let quota = Quota::per_second(1);
+    let queue = process(&map, quota);
+    assert!(process(&map, Quota::per_second(2)).inherit(&*queue).is_some());
+    assert!(process(&Map::far(Duration::ZERO), quota).inherit(&*queue).is_none());
+    let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(Paused);
+    assert!(SharedQueue::new(records, "another", quota).inherit(&*queue).is_none());
+    let limiter: &dyn Limiter = &*queue;
+    limiter.close();
+    assert_eq!(take_result(&queue).await.unwrap_err().to_string(), "the queue was closed");
 }
 
 /// The schedule is cut to the bounds, and the correction is kept: arrivals wait for a full queue, and not for a year.

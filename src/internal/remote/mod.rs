@@ -1,5 +1,5 @@
-//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys, and
-//! the numbers in states and receipts.
+//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys,
+//! and the numbers in states and receipts.
 
 #[cfg(feature = "test-util")]
 pub mod testing;

@@ -53,19 +53,22 @@ impl Naive {
         Ok((reserved, wait))
     }
 
+    /// How many requests of cost one fit into holes.
+    fn places(&self, now: u128) -> u64 {
+        let mut end = now;
+        let holes = self.taken.iter().map(|[begin, until]| begin.saturating_sub(std::mem::replace(&mut end, *until)));
+        holes.map(|hole| u64::try_from(hole / INTERVAL).unwrap()).sum()
+    }
+
     /// How many requests of cost one would be let in at once.
     fn left(&self, now: u128) -> u64 {
-        let mut copy = self.clone();
-        let mut count = 0;
-        while copy.arrive(now, 1, u128::MAX).is_ok() {
+        let end = self.taken.last().map_or(now, |[_, end]| *end);
+        let mut full = Self { taken: vec![[now, end]], ..self.clone() };
+        let mut count = self.places(now);
+        while full.arrive(now, 1, u128::MAX).is_ok() {
             count += 1;
         }
         count
-    }
-
-    fn has_holes(&self, now: u128) -> bool {
-        let mut end = now;
-        self.taken.iter().any(|[begin, until]| *begin > std::mem::replace(&mut end, *until))
     }
 }
 
@@ -131,7 +134,7 @@ fn decisions_match_a_naive_list() {
                     assert!(decision.is_allowed());
                     assert_eq!(decision.delay(), nanos_ceil(wait));
                     assert_eq!(terms.reservation(cost, decision.receipt()), Some((end - begin, end)));
-                    seen[if naive.has_holes(now) { 5 } else { 0 }] += 1;
+                    seen[if naive.places(now) > 0 { 5 } else { 0 }] += 1;
                 }
                 Err(wait) => {
                     assert!(!decision.is_allowed() && decision.receipt().is_none());
@@ -141,10 +144,10 @@ fn decisions_match_a_naive_list() {
             }
             let last = naive.taken.last().map_or(now, |[_, end]| *end);
             assert_eq!(decision.reset_after(), nanos_ceil(last - now));
-            if !naive.has_holes(now) {
-                let left = if decision.retry_after().is_some() { 0 } else { naive.left(now) };
-                assert_eq!(decision.remaining(), left);
-                let state = state.expect("it can be predicted");
+            let left = if decision.retry_after().is_some() { 0 } else { naive.left(now).min(terms.limit()) };
+            assert_eq!(decision.remaining(), left);
+            assert_eq!(state.is_some(), naive.places(now) == 0, "a request may fit into a hole");
+            if let Some(state) = state {
                 // A request of cost one that cannot wait.
                 let waits = naive.clone().arrive(now, 1, 0).is_err();
                 assert_eq!(terms.has_backlog(state, at), waits);

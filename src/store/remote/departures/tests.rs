@@ -135,14 +135,14 @@ fn a_record_of_another_quota_keeps_its_times() {
     let mut timeline = Timeline::as_of(at(START), &three, 0, 0, []);
     let arrival = Arrival { length: INTERVAL, reach: 1_000 * INTERVAL };
     let ends: Vec<_> = (0..5).map(|_| timeline.reserve(now, arrival).unwrap()).collect();
-    assert!(timeline.give_back(now, INTERVAL, ends[2]));
+    assert!(timeline.give_back(now, INTERVAL, ends[1]));
     let (record, _) = three.write(&timeline, 0, at(START));
     let read = seven.read(record.as_deref(), at(START)).unwrap();
     assert!(!read.is_cut);
     let converted = |end: u128| (end * 7).div_ceil(3);
     assert_eq!(read.timeline.end(), converted(ends[4]));
     // The hole is not made wider than it was.
-    assert_eq!(read.timeline.holes().collect::<Vec<_>>(), [[converted(ends[1]), ends[2] * 7 / 3]]);
+    assert_eq!(read.timeline.holes().collect::<Vec<_>>(), [[converted(ends[0]), ends[1] * 7 / 3]]);
 }
 
 /// It comes from a clock that was set back. It is cut to the greatest bounds of the processes that have changed it.
@@ -167,6 +167,14 @@ fn a_timeline_too_far_ahead_is_cut() {
     }
 }
 
+#[test]
+fn a_hole_that_has_passed_is_none() {
+    let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
+    let now = terms.ticks(at(START));
+    let timeline = Timeline::as_of(at(START), &terms, now + 9, 0, [[now - 9, now], [now, now + 1]]);
+    assert_eq!(timeline.holes().collect::<Vec<_>>(), [[now, now + 1]]);
+}
+
 /// Random bytes, and records with a byte that is wrong, are errors or timelines, and never panics.
 #[test]
 fn foreign_bytes_are_errors() {
@@ -175,7 +183,10 @@ fn foreign_bytes_are_errors() {
     let timeline = Timeline::as_of(at(START), &terms, terms.ticks(at(START)) + INTERVAL, 0, []);
     let (record, _) = terms.write(&timeline, 7, at(START));
     let record = record.unwrap();
-    for foreign in [&b""[..], b"hello", &record[..record.len() - 1], &[&record[..], &[0; 16]].concat()] {
+    let [more, most] = [16, 2_080].map(|bytes| [&record[..], &vec![0; bytes]].concat());
+    let half = &more[..record.len() + 8];
+    let another = [&[2], &record[1..]].concat();
+    for foreign in [&b""[..], b"hello", &record[..record.len() - 1], half, &more, &most, &another] {
         assert!(terms.read(Some(foreign), at(START)).is_err());
     }
     for _ in 0..5_000 {
