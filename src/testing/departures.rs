@@ -138,7 +138,7 @@ async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
     let hour = length(&quota, 1);
     let arrival = Arrival { length: hour, reach: length(&quota, MOST_AHEAD) };
     // This one stays. All others begin behind it, so no part of them passes before they are given back.
-    let first = reserve(&*queues[0], tag("a"), arrival).await.end.expect("it is in reach");
+    let first = queues[0].reserve("a", arrival).await.end.expect("it is in reach");
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
             let queue = Arc::clone(&queues[usize::from(task % 2 == 0)]);
