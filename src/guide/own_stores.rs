@@ -122,14 +122,14 @@
 //! A layer of several policies makes a call for each, and takes earlier charges back if a later one is rejected. A
 //! server that can decide on several keys in one step saves the calls: its store implements
 //! [`JointBackend`](crate::store::remote::JointBackend) and [`JointCharge`](crate::store::remote::JointCharge), and
-//! says so by [`Backend::joint`](crate::store::remote::Backend::joint). `testing::check_joint_backend` tests it.
+//! names it in [`Backend::parts`](crate::store::remote::Backend::parts). `testing::check_joint_backend` tests it.
 //!
 //! # Charges by hand
 //!
 //! A [charge by hand](crate::LimitsHandle::charge) has a reference, by which it is entered once. A server that can
 //! replace the state of a key and write a reference in one step, as in a transaction, implements
-//! [`ChargeByHand`](crate::store::remote::ChargeByHand): a read, and a replacement of what was read. It says so by
-//! [`Backend::by_hand`](crate::store::remote::Backend::by_hand); the arithmetic of debts and the repetitions are here.
+//! [`ChargeByHand`](crate::store::remote::ChargeByHand): a read, and a replacement of what was read. It names
+//! [`Parts::by_hand`](crate::store::remote::Parts::by_hand) there; the arithmetic of debts and the repetitions are here.
 //! Then all processes know the reference, and one that is killed leaves both or neither. Otherwise each process knows
 //! its own. `testing::check_charges_by_hand` tests it.
 //!
@@ -138,8 +138,8 @@
 //! A request whose [retries are free](crate::ChargeOnce) has a record. Over [records](#what-processes-share-besides), a
 //! request with an idempotency key takes one call more, and a free retry six. A server that can look at the record, the
 //! key and its budget of free retries in the step that charges saves them: its store implements
-//! [`ChargeRetries`](crate::store::remote::ChargeRetries), and says so by
-//! [`Backend::free_retries`](crate::store::remote::Backend::free_retries). `testing::check_free_retries` tests it.
+//! [`ChargeRetries`](crate::store::remote::ChargeRetries), and names
+//! [`Parts::free_retries`](crate::store::remote::Parts::free_retries) there. `testing::check_free_retries` tests it.
 //!
 //! # What processes share besides
 //!

@@ -70,7 +70,7 @@
 //! [records](crate::store::remote::RemoteStore::records). Without them, each process has its own free retries, reported
 //! shares and list of who is rejected, and a store that [keeps no
 //! standing](crate::store::remote::Backend::keeps_standing) leaves bans and debts to each process. One that [enters
-//! charges by hand in one step](crate::store::remote::Backend::by_hand) shares their references.
+//! charges by hand in one step](crate::store::remote::Parts::by_hand) shares their references.
 //!
 //! # Why some rows are "each" on a server
 //!

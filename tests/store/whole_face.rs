@@ -12,8 +12,8 @@ use tower_sluice::LimiterError;
 use tower_sluice::algorithm::Portable;
 use tower_sluice::store::remote::accounts::Reference;
 use tower_sluice::store::remote::{
-    Alternatives, Applied, Backend, ByHand, CallLimits, ChargeByHand, Joint, JointAnswer, JointBackend, JointCharge,
-    KeyRead, Record, Records, Replacement, Server, Standing, Target, Transition,
+    Alternatives, Applied, Backend, CallLimits, ChargeByHand, JointAnswer, JointBackend, JointCharge, KeyRead, Parts,
+    Record, Records, Replacement, Server, Standing, Target, Transition,
 };
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 
@@ -125,12 +125,8 @@ impl<A: Portable + Clone> Backend<A> for MapServer {
         true
     }
 
-    fn joint(&self) -> Option<Joint<A, Self>> {
-        Some(Joint::new())
-    }
-
-    fn by_hand(&self) -> Option<ByHand<A, Self>> {
-        Some(ByHand::new())
+    fn parts(&self) -> Parts<A, Self> {
+        Parts::none().joint().by_hand()
     }
 }
 

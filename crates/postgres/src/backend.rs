@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tower_sluice::LimiterError;
 use tower_sluice::limiter::{Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, BanGrowth, ByHand, CallLimits, GaveUp, Joint, KeyRead, Standing, Target, Transition,
+    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, KeyRead, Parts, Standing, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
@@ -470,12 +470,8 @@ impl<A: Kept> Backend<A> for PostgresBackend {
         stats
     }
 
-    fn joint(&self) -> Option<Joint<A, Self>> {
-        Some(Joint::new())
-    }
-
-    fn by_hand(&self) -> Option<ByHand<A, Self>> {
-        Some(ByHand::new())
+    fn parts(&self) -> Parts<A, Self> {
+        Parts::none().joint().by_hand()
     }
 
     fn health(&self) -> Vec<NodeHealth> {

@@ -8,10 +8,8 @@ use std::time::Duration;
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
-use super::by_hand::ByHand;
 use super::calls::Calls;
-use super::free_retries::FreeRetries;
-use super::joint::Joint;
+use super::parts::Parts;
 use super::standing::Standing;
 use super::tag::KeyTag;
 use crate::algorithm::Algorithm;
@@ -99,31 +97,12 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         SharingStats::default()
     }
 
-    /// Returns how it decides on keys of several limiters in one call, if it does: `Some(Joint::new())`. By default it
-    /// does not, and a layer makes a call for each policy.
-    fn joint(&self) -> Option<Joint<A, Self>>
+    /// Returns what it does in one call beyond [`apply`](Self::apply). By default nothing.
+    fn parts(&self) -> Parts<A, Self>
     where
         Self: Sized,
     {
-        None
-    }
-
-    /// Returns how it enters charges by hand with their references, if it does: `Some(ByHand::new())`. By default it
-    /// does not, and each process has its own references.
-    fn by_hand(&self) -> Option<ByHand<A, Self>>
-    where
-        Self: Sized,
-    {
-        None
-    }
-
-    /// Returns how it decides on retries in the call that charges, if it does: `Some(FreeRetries::new())`. By default
-    /// it does not, and free retries are [records](super::RemoteStore::records), or each process has its own.
-    fn free_retries(&self) -> Option<FreeRetries<A, Self>>
-    where
-        Self: Sized,
-    {
-        None
+        Parts::none()
     }
 
     /// Returns the state of each node of its server, for metrics: circuit breaker and calls in flight. By default it

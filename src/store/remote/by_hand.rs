@@ -1,6 +1,5 @@
 //! Charges by hand, each reference once, on servers that enter both in one step.
 
-use std::fmt;
 use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use super::accounts::Reference;
 use super::attempts::Attempts;
 use super::backend::{Applied, Backend, CallLimits, Target};
-use super::joint::Describe;
 use super::negative_cache::Observation;
 use super::query::{KeyQuery, StoreInner};
 use super::standing::Standing;
@@ -22,7 +20,7 @@ use crate::values::{
 /// [charges by hand](crate::LimitsHandle::charge) with one [reference](crate::limiter::Debit::reference), however many
 /// processes make them at once, and whichever of them are killed, one is entered.
 ///
-/// It is a [`Backend`] first, which [keeps standings](Backend::keeps_standing). [`Backend::by_hand`] tells the store of
+/// It is a [`Backend`] first, which [keeps standings](Backend::keeps_standing). [`Parts::by_hand`](super::Parts::by_hand) tells the store of
 /// it. Without it, each process has its own references.
 ///
 /// # Contract
@@ -104,41 +102,8 @@ pub struct Replacement<S, V> {
     pub known_for: Duration,
 }
 
-/// Lets a limiter enter charges by hand with their references on its server: what [`Backend::by_hand`] returns.
-#[must_use]
-pub struct ByHand<A: Algorithm, B>(Describe<A, B>);
-
-impl<A: Algorithm + Clone, B: ChargeByHand<A>> ByHand<A, B> {
-    /// By the methods of the backend.
-    pub const fn new() -> Self {
-        Self(charging_by_hand)
-    }
-}
-
-impl<A: Algorithm + Clone, B: ChargeByHand<A>> Default for ByHand<A, B> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<A: Algorithm, B> ByHand<A, B> {
-    pub(super) fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, B>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        (self.0)(limiter, algorithm, description)
-    }
-}
-
-impl<A: Algorithm, B> fmt::Debug for ByHand<A, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ByHand")
-    }
-}
-
-fn charging_by_hand<A: Algorithm + Clone, B: ChargeByHand<A>>(
+/// Lets a limiter enter charges by hand with their references on its server.
+pub(super) fn describe<A: Algorithm + Clone, B: ChargeByHand<A>>(
     limiter: &Arc<StoreInner<A::State, B>>,
     algorithm: &A,
     description: Description,

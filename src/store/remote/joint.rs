@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -98,7 +97,7 @@ pub struct JointAnswer {
     pub sent: Timestamp,
 }
 
-/// A [`JointBackend`] for limiters with this algorithm. [`Backend::joint`] tells the store of it.
+/// A [`JointBackend`] for limiters with this algorithm. [`Parts::joint`](super::Parts::joint) tells the store of it.
 pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend {
     /// Begins the part of a call that charges a key.
     fn part(&self, target: &Target<'_, A>, cost: u64) -> Self::Part;
@@ -119,44 +118,8 @@ pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend {
     }
 }
 
-/// Lets a limiter decide together with others on its server: what [`Backend::joint`] returns.
-#[must_use]
-pub struct Joint<A: Algorithm, B>(Describe<A, B>);
-
-/// Adds to the description of a limiter what its backend can do beyond single decisions.
-pub(super) type Describe<A, B> = fn(&Arc<StoreInner<<A as Algorithm>::State, B>>, &A, Description) -> Description;
-
-impl<A: Algorithm + Clone, B: JointCharge<A>> Joint<A, B> {
-    /// By the methods of the backend.
-    pub const fn new() -> Self {
-        Self(joined)
-    }
-}
-
-impl<A: Algorithm + Clone, B: JointCharge<A>> Default for Joint<A, B> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<A: Algorithm, B> Joint<A, B> {
-    pub(super) fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, B>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        (self.0)(limiter, algorithm, description)
-    }
-}
-
-impl<A: Algorithm, B> fmt::Debug for Joint<A, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Joint")
-    }
-}
-
-fn joined<A: Algorithm + Clone, B: JointCharge<A>>(
+/// Lets a limiter decide together with others on its server.
+pub(super) fn describe<A: Algorithm + Clone, B: JointCharge<A>>(
     limiter: &Arc<StoreInner<A::State, B>>,
     algorithm: &A,
     description: Description,

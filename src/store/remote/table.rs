@@ -168,21 +168,11 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let retries = RetryCharger::new(Arc::clone(&self.inner), algorithm.clone(), keeper);
             description = description.charging_once(retries).sharing_reports(SharedReports::new(Arc::clone(records)));
         }
-        if let Some(free_retries) = self.inner.backend.free_retries() {
-            description = free_retries.describe(&self.inner, algorithm, description);
+        if self.inner.backend.keeps_standing(algorithm) {
+            let keeper = StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
+            description = description.keeping_standing(keeper);
         }
-        if let Some(joint) = self.inner.backend.joint() {
-            description = joint.describe(&self.inner, algorithm, description);
-        }
-        if !self.inner.backend.keeps_standing(algorithm) {
-            return description;
-        }
-        let keeper = StandingKeeper { inner: Arc::clone(&self.inner), algorithm: algorithm.clone() };
-        let description = description.keeping_standing(keeper);
-        match self.inner.backend.by_hand() {
-            Some(by_hand) => by_hand.describe(&self.inner, algorithm, description),
-            None => description,
-        }
+        self.inner.backend.parts().describe(&self.inner, algorithm, description)
     }
 
     /// Inherits from a table whose backend [keeps the same keys](Backend::shares_keys_with): the keys on the server

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use tower_sluice::store::remote::{
-    Applied, Backend, ByHand, CallLimits, FreeRetries, GaveUp, Joint, RemoteStore, RemoteTable, Target, Transition,
+    Applied, Backend, CallLimits, GaveUp, Parts, RemoteStore, RemoteTable, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, OpenStore, SharingStats};
 use tower_sluice::{LimiterError, Quota};
@@ -210,16 +210,8 @@ impl<A: Scripted> Backend<A> for RedisBackend {
         self.redis.is_failing(|| self.key::<A>(target.tag()).slot())
     }
 
-    fn joint(&self) -> Option<Joint<A, Self>> {
-        Some(Joint::new())
-    }
-
-    fn by_hand(&self) -> Option<ByHand<A, Self>> {
-        Some(ByHand::new())
-    }
-
-    fn free_retries(&self) -> Option<FreeRetries<A, Self>> {
-        Some(FreeRetries::new())
+    fn parts(&self) -> Parts<A, Self> {
+        Parts::none().joint().free_retries().by_hand()
     }
 
     fn stats(&self) -> SharingStats {

@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-pub use self::on_server::{ChargeRetries, ChargedOnce, FreeRetries, FreeRetry, RetryRecord};
+pub(super) use self::on_server::describe;
+pub use self::on_server::{ChargeRetries, ChargedOnce, FreeRetry, RetryRecord};
 pub(super) use self::over_records::RecordKeeper;
 use super::backend::Backend;
 use super::query::{KeyQuery, StoreInner};

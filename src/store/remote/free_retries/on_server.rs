@@ -1,6 +1,5 @@
 //! Servers that decide on a retry in the call that charges.
 
-use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +7,6 @@ use std::time::Duration;
 use super::{Background, RetryCharger, RetryKeeper};
 use crate::algorithm::Algorithm;
 use crate::store::remote::backend::{Applied, Backend, CallLimits, Target};
-use crate::store::remote::joint::Describe;
 use crate::store::remote::negative_cache::Observation;
 use crate::store::remote::query::{KeyQuery, StoreInner};
 use crate::store::remote::tag::{KeyTag, Tags};
@@ -18,7 +16,7 @@ use crate::values::{Description, LimiterError, PartitionKey, Pending, Quota, Rec
 /// A server that decides on a request which may be a retry in the call that charges it, for policies that [charge
 /// retries once](crate::ChargeOnce).
 ///
-/// It is a [`Backend`] first. [`Backend::free_retries`] tells the store of it. Without it, free retries are
+/// It is a [`Backend`] first. [`Parts::free_retries`](crate::store::remote::Parts::free_retries) tells the store of it. Without it, free retries are
 /// [records](crate::store::remote::RemoteStore::records), which take more calls, or each process has its own.
 ///
 /// # Contract
@@ -142,41 +140,8 @@ pub struct FreeRetry {
     pub record_left: Duration,
 }
 
-/// Lets a limiter decide on retries in the call that charges: what [`Backend::free_retries`] returns.
-#[must_use]
-pub struct FreeRetries<A: Algorithm, B>(Describe<A, B>);
-
-impl<A: Algorithm + Clone, B: ChargeRetries<A>> FreeRetries<A, B> {
-    /// By the methods of the backend.
-    pub const fn new() -> Self {
-        Self(charging_once)
-    }
-}
-
-impl<A: Algorithm + Clone, B: ChargeRetries<A>> Default for FreeRetries<A, B> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<A: Algorithm, B> FreeRetries<A, B> {
-    pub(in crate::store::remote) fn describe(
-        &self,
-        limiter: &Arc<StoreInner<A::State, B>>,
-        algorithm: &A,
-        description: Description,
-    ) -> Description {
-        (self.0)(limiter, algorithm, description)
-    }
-}
-
-impl<A: Algorithm, B> fmt::Debug for FreeRetries<A, B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("FreeRetries")
-    }
-}
-
-fn charging_once<A: Algorithm + Clone, B: ChargeRetries<A>>(
+/// Lets a limiter decide on retries in the call that charges.
+pub(in crate::store::remote) fn describe<A: Algorithm + Clone, B: ChargeRetries<A>>(
     limiter: &Arc<StoreInner<A::State, B>>,
     algorithm: &A,
     description: Description,
