@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tower_sluice::LimiterError;
 use tower_sluice::limiter::{Override, OverrideReason, Receipt};
 use tower_sluice::store::remote::{
-    Applied, Attempts, Backend, BanGrowth, CallLimits, GaveUp, KeyRead, Parts, Standing, Target, Transition,
+    Applied, Attempts, Backend, BanGrowth, CallLimits, Calls, GaveUp, KeyRead, Parts, Standing, Target, Transition,
 };
 use tower_sluice::store::{NodeHealth, SharingStats};
 use tower_sluice::time::Timestamp;
@@ -109,8 +109,24 @@ impl PostgresBackend {
         limits: CallLimits,
         call: impl Future<Output = Result<T, PostgresFault>> + Send + 'static,
     ) -> Result<T, LimiterError> {
-        let answer = self.postgres.calls().run(limits, call, PostgresFault::blames_server).await;
-        answer.map_err(failed)?.map_err(failed)
+        Self::run_by(self.postgres.calls(), limits, call).await
+    }
+
+    /// The same of a call that reads or writes the table of records, too. If that fails, no limit over time does.
+    pub(crate) async fn run_with_record<T: Send + 'static>(
+        &self,
+        limits: CallLimits,
+        call: impl Future<Output = Result<T, PostgresFault>> + Send + 'static,
+    ) -> Result<T, LimiterError> {
+        Self::run_by(self.postgres.record_calls(), limits, call).await
+    }
+
+    async fn run_by<T: Send + 'static>(
+        calls: &Calls,
+        limits: CallLimits,
+        call: impl Future<Output = Result<T, PostgresFault>> + Send + 'static,
+    ) -> Result<T, LimiterError> {
+        calls.run(limits, call, PostgresFault::blames_server).await.map_err(failed)?.map_err(failed)
     }
 
     pub(crate) fn row<A: Kept>(&self, target: &Target<'_, A>) -> KeyRow<A> {

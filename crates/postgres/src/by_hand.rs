@@ -27,7 +27,7 @@ impl<A: Kept> ChargeByHand<A> for PostgresBackend {
     ) -> Result<KeyRead<A::State, Version>, LimiterError> {
         let reference = reference.map(|reference| self.reference_name(target, reference));
         let row = self.row(target);
-        self.run(limits, async move { row.read_to_replace(reference).await }).await
+        self.run_with_record(limits, async move { row.read_to_replace(reference).await }).await
     }
 
     async fn replace_key(
@@ -40,6 +40,6 @@ impl<A: Kept> ChargeByHand<A> for PostgresBackend {
         let reference = reference.map(|reference| (self.reference_name(target, reference), micros(known_for)));
         let row = self.row(target);
         let written = row.written(read_at, standing, Some(&state), version);
-        self.run(limits, async move { row.replace(written, reference).await }).await
+        self.run_with_record(limits, async move { row.replace(written, reference).await }).await
     }
 }

@@ -9,6 +9,7 @@ use super::attempts::Attempts;
 use super::backend::{Applied, Backend, CallLimits, Target};
 use super::negative_cache::Observation;
 use super::query::{KeyQuery, StoreInner};
+use super::records::Turns;
 use super::standing::Standing;
 use crate::algorithm::Algorithm;
 use crate::values::time::{Clock, Monotonic, Timestamp};
@@ -108,13 +109,15 @@ pub(super) fn describe<A: Algorithm + Clone, B: ChargeByHand<A>>(
     algorithm: &A,
     description: Description,
 ) -> Description {
-    description.adjusting(HandCharger { inner: Arc::clone(limiter), algorithm: algorithm.clone() })
+    let turns = Arc::default();
+    description.adjusting(HandCharger { inner: Arc::clone(limiter), algorithm: algorithm.clone(), turns })
 }
 
 /// Charges the keys of one limiter by hand.
 struct HandCharger<A: Algorithm, B> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
+    turns: Arc<Turns>,
 }
 
 impl<A: Algorithm + Clone, B: ChargeByHand<A>> Adjusting for HandCharger<A, B> {
@@ -127,7 +130,7 @@ impl<A: Algorithm + Clone, B: ChargeByHand<A>> Adjusting for HandCharger<A, B> {
     }
 
     /// Two calls, and two more each time that another process changes the key in between. One if the reference is
-    /// known.
+    /// known. Charges of this process for one key take turns, since they would only be faster than each other.
     fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment {
         let query = match KeyQuery::for_ask(&self.inner, &self.algorithm, ask) {
             Ok(query) => query,
@@ -135,9 +138,12 @@ impl<A: Algorithm + Clone, B: ChargeByHand<A>> Adjusting for HandCharger<A, B> {
         };
         let reference = reference.map(|reference| Reference::of_charge(&self.inner.tags, reference));
         let units = ask.cost();
+        let turns = Arc::clone(&self.turns);
         Box::pin(async move {
-            let sent = Monotonic.now();
             let limits = CallLimits::until(query.deadline());
+            let turn = turns.take_in_half(&query.tag.to_string(), limits.deadline).await;
+            let _turn = turn.map_err(|reason| query.inner.backend.gave_up(reason))?;
+            let sent = Monotonic.now();
             let (applied, is_repeated) =
                 charge_by_hand(&query.inner.backend, &query.target(), reference, units, limits).await?;
             if applied.standing.is_allowed(applied.now) {

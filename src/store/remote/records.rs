@@ -188,7 +188,7 @@ pub(crate) async fn change<R: Records, T>(
     let limits = CallLimits { deadline, requests: 1 };
     let gave_up = |reason| Unchanged::NotWritten(records.gave_up(reason));
     let _turn = match turns {
-        Some(turns) => Some(turns.take_in_half(name, deadline, records).await.map_err(Unchanged::NotWritten)?),
+        Some(turns) => Some(turns.take_in_half(name, deadline).await.map_err(gave_up)?),
         None => None,
     };
     let mut attempts = Attempts::new(deadline);
@@ -223,19 +223,14 @@ pub(crate) struct Turn {
 impl Turns {
     /// Waits behind the requests that came earlier for this record, for half of the time until `deadline` at most:
     /// whoever got a turn later would have no time for its calls, and change the record for a request that gave up.
-    pub(crate) async fn take_in_half(
-        &self,
-        name: &str,
-        deadline: Instant,
-        server: &impl Server,
-    ) -> Result<Turn, LimiterError> {
+    pub(crate) async fn take_in_half(&self, name: &str, deadline: Instant) -> Result<Turn, GaveUp> {
         let now = Instant::now();
-        self.take(name, now + deadline.saturating_duration_since(now) / 2, server).await
+        self.take(name, now + deadline.saturating_duration_since(now) / 2).await
     }
 
     /// Waits behind the requests that came earlier for this record, until `deadline` at most.
-    pub(crate) async fn take(&self, name: &str, deadline: Instant, server: &impl Server) -> Result<Turn, LimiterError> {
-        timeout_at(deadline, self.wait(name)).await.map_err(|_| server.gave_up(GaveUp::TimedOut))
+    pub(crate) async fn take(&self, name: &str, deadline: Instant) -> Result<Turn, GaveUp> {
+        timeout_at(deadline, self.wait(name)).await.map_err(|_| GaveUp::TimedOut)
     }
 
     async fn wait(&self, name: &str) -> Turn {

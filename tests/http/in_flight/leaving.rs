@@ -13,6 +13,7 @@ use futures_util::{StreamExt, TryStreamExt};
 use http_body_util::BodyExt;
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
+use tokio::net::TcpSocket;
 use tower_sluice::{Concurrency, Settlement};
 
 use super::streams::{Source, serve};
@@ -130,9 +131,10 @@ async fn events_of_a_server_behind_are_charged_as_they_pass() {
         }
     }
 
-    // Nobody listens there any more.
-    let (listener, nowhere) = listen().await;
-    drop(listener);
+    // Nobody listens there, and the port stays taken, so that nobody else does.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let nowhere = socket.local_addr().unwrap();
     let limits = Limits::new(Concurrency::new(1));
     let address = serve(&limits, app(nowhere)).await;
     assert_eq!(fetch(address, BOTH[0], "GET", "/chat").await.unwrap().status(), 502);

@@ -78,6 +78,7 @@ impl ScriptCaller {
     }
 
     /// Makes a call for one request, within the timeout.
+    #[cfg(feature = "internal")]
     pub(crate) async fn call_one(&self, call: ScriptCall) -> Result<ScriptReply, Fault> {
         self.call(call, CallLimits::until(self.redis.deadline())).await
     }

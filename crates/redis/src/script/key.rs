@@ -24,6 +24,10 @@ pub(crate) const SLOTS: u16 = 16_384;
 pub(crate) struct KeyNames {
     prefix: Box<str>,
     name: Box<str>,
+    #[cfg_attr(
+        not(feature = "internal"),
+        allow(dead_code, reason = "for the states of other packages, and for tests")
+    )]
     tags: Tags,
 }
 
@@ -35,6 +39,7 @@ impl KeyNames {
     }
 
     /// Returns the tag that stands for a key of this limiter, in its names and in the tables of this process.
+    #[cfg_attr(not(feature = "internal"), allow(dead_code, reason = "for the states of other packages, and for tests"))]
     pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.tags.of(key)
     }

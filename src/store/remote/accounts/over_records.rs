@@ -49,7 +49,7 @@ impl<R: Records> Accounts for R {
     ) -> Result<AccountReply, LimiterError> {
         let name = key.record(ACCOUNT);
         // Requests of this process for one key would only be faster than each other.
-        let _turn = key.turns().take_in_half(&name, limits.deadline, self).await?;
+        let _turn = key.turns().take_in_half(&name, limits.deadline).await.map_err(|reason| self.gave_up(reason))?;
         Entering { records: self, key: *key, limits }.apply(&name, step).await
     }
 

@@ -192,7 +192,7 @@ impl<R: Records> RecordQueue<R> {
         tokio::select! {
             biased;
             answer = &mut answered => return answer.unwrap_or_else(unanswered),
-            turn = turns.take(&self.name, deadline, &*self.records) => if let Ok(turn) = turn {
+            turn = turns.take(&self.name, deadline) => if let Ok(turn) = turn {
                 let group = line.0.lock().take(key);
                 // In a task, since this caller may leave, or have less time than the others.
                 runtime.spawn(self.make_all(turn, group));
