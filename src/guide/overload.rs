@@ -126,8 +126,10 @@
 //! - **Outside of all work.** Work in an outer layer is not bounded: the parsing of a body, a look-up in a database, a
 //!   call to another service. Tracing and CORS belong outside. Authentication belongs outside only if the
 //!   [key](super::tenants) or the [class](super::priorities) of a request depends on it, and then it should be cheap.
-//! - **Once.** Two `Overload`s on one machine each find a limit, and each takes the requests of the other for a slower
-//!   machine. Routers that need layers of their own [share an `Arc<Overload>`](super::sharing).
+//! - **Once for each kind of handlers.** Two `Overload`s on one machine each find a limit, and each takes the requests
+//!   of the other for a slower machine. Routers that need layers of their own [share an
+//!   `Arc<Overload>`](super::sharing). Only handlers that compute and handlers that wait for another server [need one
+//!   each](#what-it-cannot-do): two routers with a layer each, which are merged.
 //! - **On every machine.** Each process finds the limit of its machine. Nothing is shared, and no Redis is needed.
 //! - **Not around health checks.** A process that is restarted because it was busy makes the others busier. So
 //!   [exempt](super::allow_list) the path of the liveness probe. Exempt requests need no unit, and change nothing about

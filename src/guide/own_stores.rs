@@ -129,9 +129,9 @@
 //! A [charge by hand](crate::LimitsHandle::charge) has a reference, by which it is entered once. A server that can
 //! replace the state of a key and write a reference in one step, as in a transaction, implements
 //! [`ChargeByHand`](crate::store::remote::ChargeByHand): a read, and a replacement of what was read. It names
-//! [`Parts::by_hand`](crate::store::remote::Parts::by_hand) there; the arithmetic of debts and the repetitions are here.
-//! Then all processes know the reference, and one that is killed leaves both or neither. Otherwise each process knows
-//! its own. `testing::check_charges_by_hand` tests it.
+//! [`Parts::by_hand`](crate::store::remote::Parts::by_hand) there; the arithmetic of debts and the repetitions are
+//! here. Then all processes know the reference, and one that is killed leaves both or neither. Otherwise each process
+//! knows its own. `testing::check_charges_by_hand` tests it.
 //!
 //! # Free retries in one call
 //!
@@ -199,7 +199,7 @@
 //! let records = KeyValueRecords::new(client, "limits");
 //! let bought = SharedBalance::new(records.clone(), "bought");
 //! let in_flight = SharedConcurrency::new(records.clone(), "in-flight", 1);
-//! let pace = SharedQueue::new(records, "pace", Quota::per_second(10)).max_wait(Duration::from_secs(2));
+//! let pace = SharedQueue::new(records, "pace", Quota::per_second(10)).max_wait(Duration::from_secs(2)).max_queue(20);
 //!
 //! let alice = PartitionKey::from("alice");
 //! bought.credit(&alice, Credit::units(500).reference("invoice-17")).await?;
@@ -212,14 +212,15 @@
 //! # }
 //! ```
 //!
-//! A server that can do more in one call than
-//! compare and swap, as by a script, implements [`Accounts`](crate::store::remote::Accounts),
-//! [`InFlight`](crate::store::remote::InFlight) and [`Departures`](crate::store::remote::Departures) in place of that:
-//! each is one to three steps on a [key](crate::store::remote::RemoteKey), and what they have in common with records,
-//! such as the timeout, is a [`Server`](crate::store::remote::Server). `testing::check_accounts`,
+//! A server that can do more in one call than compare and swap, as by a script, implements
+//! [`Accounts`](crate::store::remote::Accounts), [`InFlight`](crate::store::remote::InFlight) and
+//! [`Departures`](crate::store::remote::Departures) in place of that: each is one to three steps on a
+//! [key](crate::store::remote::RemoteKey), and what they have in common with records, such as the timeout, is a
+//! [`Server`](crate::store::remote::Server). `testing::check_accounts`,
 //! `testing::check_in_flight` and `testing::check_departures` test it.
 //!
 //! The file [`whole_face.rs`](https://github.com/tower-sluice/tower-sluice/blob/main/tests/store/whole_face.rs)
-//! implements all three over a map behind a mutex, in less than 300 lines, and passes the suites.
+//! implements a backend with decisions on several keys, charges by hand and records over a map behind a mutex, in less
+//! than 300 lines, and passes the suites.
 //!
 //! Next: [choose an algorithm](super::choosing).

@@ -133,7 +133,7 @@
 //! | `Balance` | exact between threads | in this process | gone; in no [snapshot](super::restarts) |
 //! | [`SharedBalance`](crate::SharedBalance) | exact between processes | on the server | there, as far as the server keeps its data |
 //! | a charge by hand, in memory | exact between threads | in this process | the debt is in a snapshot, the reference is not |
-//! | a charge by hand, on Redis or [PostgreSQL](super::postgres) | exact between processes | on the server | there |
+//! | a charge by hand, on Redis or [PostgreSQL](super::postgres) | exact between processes | on the server | there, as far as the server keeps its data. After a crash, PostgreSQL has emptied its table of states, which is unlogged by default; the reference is still known |
 //! | a charge by hand, on [a store of your own](super::own_stores#charges-by-hand) | exact between processes | on the server, if it [enters both in one step](crate::store::remote::ChargeByHand); otherwise in this process | the debt is there |
 //!
 //! **Bought units are money: keep them on a server**, and keep the payments themselves in your database. What the

@@ -168,7 +168,7 @@ impl Store for PostgresLimiters {
     }
 
     fn prepare(&self) -> Preparation<'_> {
-        Box::pin(async { Ok(self.0.migrate().await?) })
+        Box::pin(async { Ok(self.0.prepare().await?) })
     }
 }
 

@@ -210,6 +210,26 @@ impl Postgres {
         Ok(())
     }
 
+    /// [Migrates](Self::migrate), unless both tables are there: the role of a service may have no right to create them.
+    #[cfg(feature = "file")]
+    pub(crate) async fn prepare(&self) -> Result<(), PostgresFault> {
+        if self.has_tables().await {
+            return Ok(());
+        }
+        let migrated = self.migrate().await;
+        if migrated.is_ok() {
+            return Ok(());
+        }
+        // Another process, which begins at the same time, may just make them.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        if self.has_tables().await { Ok(()) } else { migrated }
+    }
+
+    #[cfg(feature = "file")]
+    async fn has_tables(&self) -> bool {
+        self.sessions.execute(&sql::look(&self.table), Duration::from_secs(10)).await.is_ok()
+    }
+
     /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While
     /// the breaker is open, decisions fail at once.
     pub fn health(&self) -> NodeHealth {

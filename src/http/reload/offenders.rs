@@ -36,8 +36,8 @@ impl LimitsHandle {
     ///
     /// # Cost
     ///
-    /// Some 0.1 ms of computing. If the limiter is on Redis, one call as well, and with records on another server one
-    /// for each process. They read up to 20 KB of each process that has rejected requests in this time; their counts
+    /// Some 0.1 ms of computing. If the limiter is on a server with records, one call as well, and one for each
+    /// process. They read up to 20 KB of each process that has rejected requests in this time; their counts
     /// are up to a second old. If the call fails, the list has the counts of this process, and [says
     /// so](Offenders::missing).
     ///

@@ -21,8 +21,8 @@ use crate::values::{
 /// [charges by hand](crate::LimitsHandle::charge) with one [reference](crate::limiter::Debit::reference), however many
 /// processes make them at once, and whichever of them are killed, one is entered.
 ///
-/// It is a [`Backend`] first, which [keeps standings](Backend::keeps_standing). [`Parts::by_hand`](super::Parts::by_hand) tells the store of
-/// it. Without it, each process has its own references.
+/// It is a [`Backend`] first, which [keeps standings](Backend::keeps_standing).
+/// [`Parts::by_hand`](super::Parts::by_hand) tells the store of it. Without it, each process has its own references.
 ///
 /// # Contract
 ///

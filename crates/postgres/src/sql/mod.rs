@@ -627,6 +627,12 @@ fn joint_branch(kind: Kind, table: &str) -> String {
     )
 }
 
+/// A statement that fails unless both tables are there.
+#[cfg(feature = "file")]
+pub(crate) fn look(table: &str) -> String {
+    fill("SELECT FROM {table} LIMIT 0; SELECT FROM {records} LIMIT 0", table, &[])
+}
+
 /// The statements that create the tables.
 pub(crate) fn migrations(table: &str) -> [String; 2] {
     [include_str!("migration.sql"), include_str!("record_migration.sql")].map(|text| fill(text, table, &[]))

@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 
 use http::{HeaderName, Request, Response};
+use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::HeaderKey;
@@ -190,12 +191,35 @@ async fn without_records_limits_over_time_hold() {
     }
     assert_eq!(admitted, 3);
     assert!(look(&limited).await.missing().is_some(), "a look says that the others are missing");
+    // Nor do charges with references, which fail, stop them.
+    let by_hand = layer(policy(&one, "p", FixedWindow::new(Quota::per(3, YEAR))));
+    for job in 0..20 {
+        let debit = Debit::units(1).reference(format!("job-{job}"));
+        assert!(by_hand.handle().charge("p", &PartitionKey::from("a"), debit).await.is_err());
+    }
+    assert_eq!(left(&by_hand, "b", "k").await, Some(2));
 }
 
 /// Charges seven units for a job. Returns whether it was entered.
 async fn charge(handle: &LimitsHandle, job: u64) -> bool {
     let debit = Debit::units(7).reference(format!("job-{job}"));
     !handle.charge("p", &PartitionKey::from("a"), debit).await.unwrap().is_repeated()
+}
+
+/// Each would make the others of its process read the key again, until their time is over: of 600, 29 were entered.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn charges_at_once_to_one_key_are_all_entered() {
+    let postgres = process(pool(4)).await.timeout(Duration::from_secs(20));
+    let limited = layer(policy(&postgres, "p", FixedWindow::new(Quota::per(1_000_000, YEAR))));
+    let handle = limited.handle();
+    let mut charges = JoinSet::new();
+    for job in 0..200 {
+        let handle = handle.clone();
+        charges.spawn(async move { charge(&handle, job).await });
+    }
+    let entered = charges.join_all().await;
+    assert!(entered.into_iter().all(|is_entered| is_entered));
+    assert_eq!(left(&limited, "a", "k").await, Some(1_000_000 - 200 * 7 - 1));
 }
 
 /// Four processes charge for the same jobs, in the same order.

@@ -16,8 +16,9 @@ use crate::values::{Description, LimiterError, PartitionKey, Pending, Quota, Rec
 /// A server that decides on a request which may be a retry in the call that charges it, for policies that [charge
 /// retries once](crate::ChargeOnce).
 ///
-/// It is a [`Backend`] first. [`Parts::free_retries`](crate::store::remote::Parts::free_retries) tells the store of it. Without it, free retries are
-/// [records](crate::store::remote::RemoteStore::records), which take more calls, or each process has its own.
+/// It is a [`Backend`] first. [`Parts::free_retries`](crate::store::remote::Parts::free_retries) tells the store of it.
+/// Without it, free retries are [records](crate::store::remote::RemoteStore::records), which take more calls, or each
+/// process has its own.
 ///
 /// # Contract
 ///
