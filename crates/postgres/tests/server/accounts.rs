@@ -1,13 +1,10 @@
 //! Units that were bought, which processes enter that are killed.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use tower_sluice::SharedBalance;
 use tower_sluice::limiter::Credit;
-use tower_sluice::testing::Random;
 use tower_sluice_postgres::PostgresRecords;
 
+use super::killed::run_and_kill;
 use super::server::PostgresServer;
 use super::*;
 
@@ -34,17 +31,8 @@ async fn this_process_credits() {
     let balance = balance(&url);
     for number in (0..INVOICES).cycle() {
         credit(&balance, number).await;
-        println!("\ncredited {number}");
+        println!("\nentered {number}");
     }
-}
-
-fn start(server: &PostgresServer) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "accounts::this_process_credits", "--nocapture"])
-        .env(URL, server.url())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
 }
 
 /// Two processes at a time enter the same payments, in the same order, and are killed at any moment.
@@ -52,18 +40,7 @@ fn start(server: &PostgresServer) -> Child {
 async fn payments_entered_by_killed_processes_count_once() {
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
-    let mut random = Random::of_trial(0);
-    for _ in 0..10 {
-        let mut processes = [start(&server), start(&server)];
-        for process in &mut processes {
-            let credits = random.below(INVOICES / 2);
-            let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-            let credited = lines.map_while(Result::ok).filter(|line| line.starts_with("credited"));
-            assert!(credited.take(usize::try_from(credits).unwrap() + 1).count() > 0, "it has credited something");
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
-    }
+    run_and_kill(&server, "accounts::this_process_credits", URL, INVOICES);
     let balance = balance(&server.url());
     let mut left = 0;
     for number in 0..INVOICES {

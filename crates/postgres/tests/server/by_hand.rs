@@ -1,13 +1,10 @@
 //! Charges by hand to a window, which processes enter that are killed.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
 use tower_sluice::algorithm::FixedWindow;
 use tower_sluice::limiter::Debit;
-use tower_sluice::testing::Random;
 use tower_sluice::{LimitsHandle, PartitionKey, Policy, RateLimitLayer};
 
+use super::killed::run_and_kill;
 use super::server::PostgresServer;
 use super::*;
 
@@ -38,17 +35,8 @@ async fn this_process_charges() {
     let handle = handle(&url);
     for number in (0..JOBS).cycle() {
         charge(&handle, number).await;
-        println!("\ncharged {number}");
+        println!("\nentered {number}");
     }
-}
-
-fn start(server: &PostgresServer) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "by_hand::this_process_charges", "--nocapture"])
-        .env(URL, server.url())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
 }
 
 /// Two processes at a time charge for the same jobs, in the same order, and are killed at any moment.
@@ -56,18 +44,7 @@ fn start(server: &PostgresServer) -> Child {
 async fn jobs_charged_by_killed_processes_count_once() {
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
-    let mut random = Random::of_trial(0);
-    for _ in 0..10 {
-        let mut processes = [start(&server), start(&server)];
-        for process in &mut processes {
-            let charges = random.below(JOBS / 2);
-            let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-            let charged = lines.map_while(Result::ok).filter(|line| line.starts_with("charged"));
-            assert!(charged.take(usize::try_from(charges).unwrap() + 1).count() > 0, "it has charged something");
-            process.kill().unwrap();
-            process.wait().unwrap();
-        }
-    }
+    run_and_kill(&server, "by_hand::this_process_charges", URL, JOBS);
     let handle = handle(&server.url());
     let mut reset_after = Duration::ZERO;
     for number in 0..JOBS {

@@ -7,6 +7,7 @@ mod clocks;
 mod crashes;
 mod faults;
 mod in_flight;
+mod killed;
 mod processes;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
