@@ -10,7 +10,7 @@ use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::Calls;
 use tower_sluice::time::{Clock, Timestamp, Wall};
 
-use crate::fault::PostgresFault;
+use crate::fault::{FaultKind, PostgresFault};
 use crate::pool::{Answer, Pool, Value};
 use crate::sessions::{Sessions, Settings};
 use crate::sql::{self, Parameter, Statement, Statements};
@@ -197,37 +197,24 @@ impl Postgres {
         sql::migrations(&self.table).join(";\n\n")
     }
 
-    /// Executes the [migration](Self::migration), over a connection that is made for it. Has a minute, and is not
-    /// bounded by the circuit breaker.
+    /// Executes the [migration](Self::migration), over a connection that is made for it. Several processes may do so at
+    /// once: the server lets one at a time do it. Has a minute, and is not bounded by the circuit breaker.
     ///
     /// # Errors
     ///
     /// If PostgreSQL cannot be reached, or the role may not create the table.
     pub async fn migrate(&self) -> Result<(), PostgresFault> {
-        for statement in sql::migrations(&self.table) {
-            self.sessions.execute(&statement, Duration::from_secs(60)).await?;
-        }
+        self.sessions.execute(&sql::migrate_in_turn(&self.table), Duration::from_secs(60)).await?;
         Ok(())
     }
 
     /// [Migrates](Self::migrate), unless both tables are there: the role of a service may have no right to create them.
     #[cfg(feature = "file")]
     pub(crate) async fn prepare(&self) -> Result<(), PostgresFault> {
-        if self.has_tables().await {
-            return Ok(());
+        match self.sessions.execute(&sql::look(&self.table), Duration::from_secs(10)).await {
+            Err(fault) if fault.kind() == FaultKind::NoTable => self.migrate().await,
+            looked => looked.map(drop),
         }
-        let migrated = self.migrate().await;
-        if migrated.is_ok() {
-            return Ok(());
-        }
-        // Another process, which begins at the same time, may just make them.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        if self.has_tables().await { Ok(()) } else { migrated }
-    }
-
-    #[cfg(feature = "file")]
-    async fn has_tables(&self) -> bool {
-        self.sessions.execute(&sql::look(&self.table), Duration::from_secs(10)).await.is_ok()
     }
 
     /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While

@@ -630,10 +630,19 @@ fn joint_branch(kind: Kind, table: &str) -> String {
 /// A statement that fails unless both tables are there.
 #[cfg(feature = "file")]
 pub(crate) fn look(table: &str) -> String {
-    fill("SELECT FROM {table} LIMIT 0; SELECT FROM {records} LIMIT 0", table, &[])
+    fill("SELECT FROM {table}, {records} LIMIT 0", table, &[])
 }
 
 /// The statements that create the tables.
 pub(crate) fn migrations(table: &str) -> [String; 2] {
     [include_str!("migration.sql"), include_str!("record_migration.sql")].map(|text| fill(text, table, &[]))
+}
+
+/// The same as one statement, for processes that begin at the same time: `IF NOT EXISTS` does not keep two transactions
+/// from creating the same table, of which one fails. So each first takes a lock, which it holds until it ends.
+pub(crate) fn migrate_in_turn(table: &str) -> String {
+    let [states, records] = migrations(table);
+    format!(
+        "DO $sluice$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('tower-sluice'));\n{states};\n{records};\nEND $sluice$"
+    )
 }

@@ -8,6 +8,8 @@ mod crashes;
 mod faults;
 mod in_flight;
 mod killed;
+#[cfg(feature = "file")]
+mod prepared;
 mod processes;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
