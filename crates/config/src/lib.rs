@@ -131,7 +131,7 @@ use tower_sluice::{Exemptions, Policy, RateLimitLayer};
 pub const SCHEMA: &str = include_str!("schema.json");
 
 const NO_ROUTE: &str = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a \
-                        [[route.policy]] for each limit";
+                        [[route.policy]] for each limit (a file of one store alone is for ConfigReader::open_store)";
 
 /// A parsed configuration, with a layer for each limited route.
 #[doc(alias = "toml")]

@@ -90,6 +90,10 @@ impl Stores {
             named.insert(REDIS.to_owned(), Some(redis));
         }
         let tables = file.tables.and_then(|tables| tables.get_ref().as_table());
+        if let (Some(all), Some(true)) = (file.tables, tables.map(DeTable::is_empty)) {
+            let problem = "[store] names no store; write [store.NAME], such as [store.postgres], or remove it";
+            problems.push(source.error(&all.span(), problem));
+        }
         for (name, table) in tables.into_iter().flat_map(DeTable::iter) {
             let opened = StoreTable::new(source, name, table).and_then(|table| {
                 if named.contains_key(table.name()) {

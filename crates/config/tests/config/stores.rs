@@ -257,6 +257,7 @@ fn a_file_without_routes_has_one_store() {
         ("[store.noted]\nurl = \"h\"\n[redis]\nurl = \"redis://h\"\n", "f.toml:5: the file has several stores"),
         (&route, "f.toml:3: this program has its limits in code, and takes a store from this file; remove route"),
         ("[stores.noted]\n", "f.toml:1: unknown field `stores`"),
+        ("[store]\n", "f.toml:1: [store] names no store; write [store.NAME]"),
     ] {
         let error = open(text).err().unwrap();
         assert!(error.starts_with(expected), "{error}");
