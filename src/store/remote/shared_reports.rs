@@ -11,9 +11,9 @@ use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 use super::any_records::AnyRecords;
-use super::backend::CallLimits;
+use super::backend::{CallLimits, deadline_in};
 use super::records::{LimiterRecords, Records, Step};
-use super::server::deadline_of;
+use super::server::{Server, deadline_of};
 use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{Description, LimiterError, PartitionKey, Report, SharesReports};
@@ -40,6 +40,8 @@ const MOST_PLACES: usize = 1_024;
 
 const INDEX: &str = "-:r";
 
+const LISTING: u32 = 50;
+
 /// Adds to the description of the limiter that is called `limiter` that its processes share reports, if there are
 /// records for these.
 pub(crate) fn sharing_reports(description: Description, records: Option<AnyRecords>, limiter: &str) -> Description {
@@ -57,7 +59,8 @@ impl SharedReports {
     }
 }
 
-/// Makes a call, or a few of them, in the timeout of the server each.
+/// Writes the report in the timeout of the server. All processes change the index when their hour begins, and one at a
+/// time succeeds; nobody waits for it, so it has [`LISTING`] times as long.
 async fn put(
     records: &LimiterRecords<AnyRecords>,
     listed: &Lock<Vec<Place>>,
@@ -69,8 +72,7 @@ async fn put(
         let is_same = old == Some(&text[..]);
         Ok(if is_same { Step::Leave(()) } else { Step::Write((), Some(text.clone()), LIFETIME) })
     };
-    let deadline = || deadline_of(records.records());
-    records.change_named(records.item(&item(place)), deadline(), replace).await?;
+    records.change_named(records.item(&item(place)), deadline_of(records.records()), replace).await?;
     if listed.lock().contains(&place) {
         return Ok(());
     }
@@ -87,7 +89,8 @@ async fn put(
         places.push(place);
         Ok(Step::Write((), Some(write_places(&places)), LIFETIME))
     };
-    records.change_named(records.item(INDEX), deadline(), list).await?;
+    let longest = records.records().timeout().saturating_mul(LISTING);
+    records.change_named(records.item(INDEX), deadline_in(longest), list).await?;
     let mut listed = listed.lock();
     listed.retain(|(hour, _)| hour.saturating_add(1) >= place.0);
     listed.push(place);

@@ -7,13 +7,31 @@ use crate::values::time::{ManualClock, Timestamp};
 
 /// A key-value store that forgets nothing.
 #[derive(Default)]
-struct Map(Lock<HashMap<String, Vec<u8>>>);
+struct Map {
+    values: Lock<HashMap<String, Vec<u8>>>,
+    /// How long a call takes.
+    latency: Duration,
+}
+
+impl Map {
+    /// A call changes the map halfway through its time.
+    async fn answer<T>(&self, change: impl FnOnce(&mut HashMap<String, Vec<u8>>) -> T) -> Result<T, Infallible> {
+        if !self.latency.is_zero() {
+            sleep(self.latency / 2).await;
+        }
+        let answer = change(&mut self.values.lock());
+        if !self.latency.is_zero() {
+            sleep(self.latency / 2).await;
+        }
+        Ok(answer)
+    }
+}
 
 impl KeyValue for Map {
     type Error = Infallible;
 
     async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, Infallible> {
-        Ok(self.0.lock().get(key).cloned())
+        self.answer(|values| values.get(key).cloned()).await
     }
 
     async fn compare_and_swap(
@@ -23,15 +41,16 @@ impl KeyValue for Map {
         new: Option<&[u8]>,
         _: Duration,
     ) -> Result<bool, Infallible> {
-        let mut values = self.0.lock();
-        if values.get(key).map(Vec::as_slice) != old {
-            return Ok(false);
-        }
-        match new {
-            Some(new) => values.insert(key.to_owned(), new.to_vec()),
-            None => values.remove(key),
-        };
-        Ok(true)
+        self.answer(|values| {
+            let is_as_it_was = values.get(key).map(Vec::as_slice) == old;
+            match new.filter(|_| is_as_it_was) {
+                Some(new) => drop(values.insert(key.to_owned(), new.to_vec())),
+                None if is_as_it_was => drop(values.remove(key)),
+                None => {}
+            }
+            is_as_it_was
+        })
+        .await
     }
 }
 
@@ -95,7 +114,7 @@ async fn what_is_no_report_is_ignored() {
     for process in [1, 2] {
         put(&reports, report(PRESENT, process, "a")).await;
     }
-    let change = |name: &str, change: &dyn Fn(&mut Vec<u8>)| change(map.0.lock().get_mut(name).unwrap());
+    let change = |name: &str, change: &dyn Fn(&mut Vec<u8>)| change(map.values.lock().get_mut(name).unwrap());
     change("api:-:r", &|index| index.extend(b"12345"));
     change(&format!("api:-:r:{PRESENT}:2"), &|text| text.push(0xff));
     assert_eq!(all(&reports).await, [report(PRESENT, 1, "a")]);
@@ -118,6 +137,18 @@ async fn reports_are_made_after_the_pause() {
 fn without_a_runtime_nothing_is_published() {
     let reports = process(&Arc::default(), "api");
     reports.publish_after(Duration::ZERO, Box::new(|| unreachable!("it is dropped")));
+}
+
+/// At the beginning of an hour, all processes change the index.
+#[tokio::test(start_paused = true)]
+async fn many_processes_list_their_reports_at_once() {
+    let map = Arc::new(Map { latency: Duration::from_millis(4), ..Map::default() });
+    let processes: Vec<_> = (0..100).map(|_| process(&map, "api")).collect();
+    for (number, reports) in (0..).zip(&processes) {
+        reports.publish_after(Duration::from_secs(1), Box::new(move || vec![report(PRESENT, number, "a")]));
+    }
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(all(&processes[0]).await.len(), 100);
 }
 
 #[tokio::test]
