@@ -7,7 +7,7 @@ use std::pin::Pin;
 
 pub(crate) mod aligned_words;
 pub(crate) mod base64;
-#[cfg(all(test, not(sluice_loom)))]
+#[cfg(all(test, feature = "tracing", not(sluice_loom)))]
 #[path = "../../tests/support/log.rs"]
 pub(crate) mod captured_log;
 #[cfg(all(test, not(sluice_loom)))]

@@ -3,8 +3,6 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread;
-use std::time::Duration;
 
 use tracing::Dispatch;
 use tracing::subscriber::NoSubscriber;
@@ -15,16 +13,10 @@ pub struct Log(Arc<Mutex<Vec<u8>>>);
 impl Log {
     /// Captures what this thread logs at `INFO` and above, while the guard lives.
     pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
-        // `tracing` caches per call site whether any subscriber is interested. While a process has one subscriber at most,
-        // a call site that another thread reaches first is cached as "never". So there are two more from here on. A
-        // thread that has begun to register a call site before that may still write "never" afterwards. It has 50 ms,
-        // once per process, before the next subscriber lets `tracing` ask for all call sites again.
-        static OTHERS: OnceLock<[Dispatch; 2]> = OnceLock::new();
-        OTHERS.get_or_init(|| {
-            let others = [(); 2].map(|()| Dispatch::new(NoSubscriber::default()));
-            thread::sleep(Duration::from_millis(50));
-            others
-        });
+        // `tracing` caches per call site whether any subscriber is interested. With a single subscriber, a call site
+        // that another thread reaches first is cached as "never".
+        static ANOTHER: OnceLock<Dispatch> = OnceLock::new();
+        ANOTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
         let log = Self::default();
         let writer = log.clone();
         let subscriber =

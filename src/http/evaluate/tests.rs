@@ -1,7 +1,6 @@
 //! The questions and refunds of a transaction, in their order.
 
 use std::any::Any;
-use std::cell::Cell;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +16,7 @@ use crate::http::outcome::{Evaluated, Evaluation, Waiting};
 use crate::http::policy::{Hook, IntoPolicies, Policy};
 use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::limiter::Limiter;
-use crate::util::captured_log;
-use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
+use crate::values::time::{Clock, Monotonic};
 use crate::values::{
     Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
     MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Room, Terms,
@@ -206,40 +204,49 @@ fn a_fallback_decides_in_place_of_a_failure() {
     assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
 }
 
-/// Admits every request, except while it fails.
-struct Failing(Arc<AtomicBool>);
+#[cfg(feature = "tracing")]
+mod logged {
+    use std::cell::Cell;
 
-impl Limiter for Failing {
-    fn decide(&self, ask: &Ask<'_>) -> Answer {
-        if ask.mode() == Mode::Charge && self.0.load(Ordering::Relaxed) {
-            return Answer::Ready(Err(LimiterError::new("out of reach")));
+    use super::*;
+    use crate::util::captured_log;
+    use crate::values::time::{SIMULATED, Timestamp};
+
+    /// Admits every request, except while it fails.
+    struct Failing(Arc<AtomicBool>);
+
+    impl Limiter for Failing {
+        fn decide(&self, ask: &Ask<'_>) -> Answer {
+            if ask.mode() == Mode::Charge && self.0.load(Ordering::Relaxed) {
+                return Answer::Ready(Err(LimiterError::new("out of reach")));
+            }
+            Decision::allow(9, 8).into()
         }
-        Decision::allow(9, 8).into()
+
+        fn describe(&self) -> Description {
+            let terms = Terms::sliding_window(crate::values::Quota::per_hour(9));
+            Description::new().advertising(terms).answering(Mode::Fallback)
+        }
     }
 
-    fn describe(&self) -> Description {
-        let terms = Terms::sliding_window(crate::values::Quota::per_hour(9));
-        Description::new().advertising(terms).answering(Mode::Fallback)
+    #[test]
+    fn the_log_says_that_a_limiter_works_again_once_it_admits_requests_without_its_fallback() {
+        std::thread_local! {
+            static SECONDS: Cell<u64> = const { Cell::new(1_000) };
+        }
+        SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
+        let (log, _subscriber) = captured_log::Log::start();
+        let fails = Arc::new(AtomicBool::new(true));
+        let layer = layer([Policy::new("f", Arc::new(Failing(Arc::clone(&fails))))]);
+        for (second, still_fails, lines) in [(0, true, 1), (60, true, 1), (120, false, 2), (180, false, 2)] {
+            SECONDS.set(1_000 + second);
+            fails.store(still_fails, Ordering::Relaxed);
+            assert_eq!(status(&layer), 200);
+            assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
+        }
+        assert!(log.lines()[1].contains("limiter recovered"), "{:?}", log.lines());
+        SIMULATED.set(None);
     }
-}
-
-#[test]
-fn the_log_says_that_a_limiter_works_again_once_it_admits_requests_without_its_fallback() {
-    std::thread_local! {
-        static SECONDS: Cell<u64> = const { Cell::new(1_000) };
-    }
-    SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
-    let (log, _subscriber) = captured_log::Log::start();
-    let fails = Arc::new(AtomicBool::new(true));
-    let layer = layer([Policy::new("f", Arc::new(Failing(Arc::clone(&fails))))]);
-    for (second, still_fails, lines) in [(0, true, 1), (60, true, 1), (120, false, 2), (180, false, 2)] {
-        SECONDS.set(1_000 + second);
-        fails.store(still_fails, Ordering::Relaxed);
-        assert_eq!(status(&layer), 200);
-        assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
-    }
-    assert!(log.lines()[1].contains("limiter recovered"), "{:?}", log.lines());
-    SIMULATED.set(None);
 }
 
 #[test]
