@@ -10,7 +10,7 @@ use tower_sluice::store::NodeHealth;
 use tower_sluice::store::remote::Calls;
 use tower_sluice::time::{Clock, Timestamp, Wall};
 
-use crate::fault::{FaultKind, PostgresFault};
+use crate::fault::PostgresFault;
 use crate::pool::{Answer, Pool, Value};
 use crate::sessions::{Sessions, Settings};
 use crate::sql::{self, Parameter, Statement, Statements};
@@ -212,7 +212,7 @@ impl Postgres {
     #[cfg(feature = "file")]
     pub(crate) async fn prepare(&self) -> Result<(), PostgresFault> {
         match self.sessions.execute(&sql::look(&self.table), Duration::from_secs(10)).await {
-            Err(fault) if fault.kind() == FaultKind::NoTable => self.migrate().await,
+            Err(fault) if fault.kind() == crate::FaultKind::NoTable => self.migrate().await,
             looked => looked.map(drop),
         }
     }

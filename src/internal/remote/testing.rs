@@ -8,9 +8,9 @@ use crate::algorithm::CalendarWindow;
 use crate::algorithm::gcra::Tat;
 use crate::algorithm::{Algorithm, ChargedIn};
 use crate::limiter::{Description, Override, OverrideReason, Receipt};
-use crate::store::remote::backend::Decisions;
 #[cfg(feature = "http")]
 use crate::store::remote::BanGrowth;
+use crate::store::remote::backend::Decisions;
 use crate::store::remote::{Alternatives, Applied, GaveUp, Standing};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota};
