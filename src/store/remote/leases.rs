@@ -230,7 +230,9 @@ impl Lease {
 mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, TokenBucket};
-    use crate::store::remote::tag::{SETS, Tags};
+    #[cfg(target_pointer_width = "64")]
+    use crate::store::remote::tag::SETS;
+    use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
     use crate::values::counterexamples::{Counterexample, each};
 

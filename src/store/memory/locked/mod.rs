@@ -385,7 +385,9 @@ fn charge<A: Algorithm>(algorithm: &A, state: &mut A::State, now: Timestamp, cos
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
     use super::*;
-    use crate::algorithm::{FixedWindow, FixedWindowState, GcraState, SlidingWindowState};
+    #[cfg(target_pointer_width = "64")]
+    use crate::algorithm::GcraState;
+    use crate::algorithm::{FixedWindow, FixedWindowState, SlidingWindowState};
     use std::sync::Weak;
 
     use crate::store::memory::debt_copies::Debtor;
