@@ -165,6 +165,8 @@ fn an_announced_table_is_not_allocated() {
         records[table].1.truncate(last);
         put_number(&mut records[table].1, sets);
         let result = restored(&layer(), &forged(&records), START);
+        // On 32 bits, no table has so many, and the number is an error by itself.
+        let is_error = is_error || usize::try_from(sets).is_err();
         assert_eq!(result.is_err(), is_error, "{sets} sets: {result:?}");
         if let Ok(result) = result {
             assert!(result.not_restored()[0].1.contains("the snapshot is of a table of"), "{result}");
