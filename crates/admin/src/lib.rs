@@ -85,6 +85,7 @@
 //! A call that is not carried out is answered with problem details (RFC 9457), whose `detail` says what to do: 400 (no
 //! JSON), 403 and 421 (see above), 404 (no such call, layer or policy), 405, 413 (more than 16 KiB), 415 (not declared
 //! as JSON), 422 (a member is missing, unknown or wrong, or the policy cannot do this), and 503 (the store fails).
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod answers;
 mod body;

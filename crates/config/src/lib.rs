@@ -70,6 +70,7 @@
 //! # Cost
 //!
 //! Parsing takes time in proportion to the number of routes and policies.
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "admin")]
 mod admin;
