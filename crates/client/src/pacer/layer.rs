@@ -50,7 +50,7 @@ use super::throttle::AdaptiveThrottle;
 /// ```
 ///
 /// A rejection is a 429, or a 503 or 403 with `Retry-After`: the partner has not carried the call out. The whole table
-/// is at [`WaitStatuses`](crate::WaitStatuses). If your partner may have carried it out, set
+/// is at [`WaitStatuses`]. If your partner may have carried it out, set
 /// [`attempts(1)`](Self::attempts). In gRPC, a rejection is a response without messages that has the status
 /// RESOURCE_EXHAUSTED, or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call.
 /// Trailers are not read: a status after the first message, or from a server that sends its head before it decides,
