@@ -3,7 +3,7 @@
 //! | | `made` | `in_use` | moved here by |
 //! |---|---|---|---|
 //! | not made | none | none | [`MemoryStore::table`]; a live change that cannot inherit |
-//! | made | some | none | [`open`](crate::store::OpenStore::open), [`take_quotas`](MemoryTable::take_quotas) |
+//! | made | some | none | [`open`](crate::store::OpenStore::open), `take_quotas` |
 //! | in use | none | some | the first question ([`tables`](MemoryTable::tables)); [`inherit`](MemoryTable::inherit) |
 //!
 //! Tables in use stay in use. Only tables that are not in use may inherit.

@@ -30,7 +30,7 @@ use crate::values::{BanGrowth, Decision, LimiterError, Override, Quota, Receipt}
 /// - A key is kept until the state in it has [expired](Algorithm::expires_at), and may be forgotten then.
 /// - A failure is an error, and never a rejection. A transition that failed may have been applied. No transition is
 ///   applied twice: a call that got no answer is not sent again.
-/// - It returns before the deadline, also if the server does not answer. [`Calls`](super::Calls) sees to this, and
+/// - It returns before the deadline, also if the server does not answer. [`Calls`] sees to this, and
 ///   stops calling a server that keeps failing.
 pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Applies a transition to a key.

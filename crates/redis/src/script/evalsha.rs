@@ -1,5 +1,5 @@
 //! One run of a script (an `EVALSHA`) as data: the script, its keys and its arguments.
-//! [`connection`](super::connection) sends it.
+//! [`connection`](crate::connection) sends it.
 
 use std::sync::OnceLock;
 

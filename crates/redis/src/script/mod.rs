@@ -31,7 +31,7 @@
 //! A server of 32 bits is not supported: it would write wrong numbers, which are then rejected when they are read.
 //!
 //! [`Algorithm::decide`]: tower_sluice::algorithm::Algorithm::decide
-//! [`Decision`]: tower_sluice::values::Decision
+//! [`Decision`]: tower_sluice::Decision
 
 mod arguments;
 mod bucket;
