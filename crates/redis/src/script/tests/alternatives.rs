@@ -273,11 +273,16 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
     println!("{first} charged by the first alternative, {later} by a later one, {rejected} rejected");
 }
 
-/// Holds a conversation about two buckets of a day, of which the first that has room is charged. Returns the units that
+/// Holds a conversation about two limits of a day, of which the first that has room is charged. Returns the units that
 /// are left of both, whether they were charged, and the number of calls.
-fn talk_about_either(server: &mut ManualServer, quotas: [Option<Quota>; 2], cost: u64) -> ([(u64, bool); 2], usize) {
-    let limiter = TokenBucket::new(Quota::per_day(10));
-    let algorithms = quotas.map(|quota| quota.map_or(limiter, TokenBucket::new));
+fn talk_about_either<A: Scripted + Copy>(
+    server: &mut ManualServer,
+    make: fn(Quota) -> A,
+    quotas: [Option<Quota>; 2],
+    cost: u64,
+) -> ([(u64, bool); 2], usize) {
+    let limiter = make(Quota::per_day(10));
+    let algorithms = quotas.map(|quota| quota.map_or(limiter, make));
     let carried = [(); 2].map(|()| Quotas::default());
     let [mut included, mut overage] = [0, 1].map(|index| {
         let target = target(&algorithms[index], quotas[index], limiter.quota());
@@ -296,7 +301,7 @@ fn talk_about_either(server: &mut ManualServer, quotas: [Option<Quota>; 2], cost
     let mut parts = [&mut included, &mut overage];
     converse(at(START), &mut parts, compose, send).now_or_never().expect("it is ready").unwrap();
     let numbers = [included, overage].map(|part| {
-        let algorithm = part.found.kept.map_or(*part.subject.0.algorithm(), TokenBucket::new);
+        let algorithm = part.found.kept.map_or(*part.subject.0.algorithm(), make);
         let decision = algorithm.decide(part.found.old, part.found.now, 0).0;
         (decision.remaining(), part.found.charged > 0)
     });
@@ -307,9 +312,14 @@ fn talk_about_either(server: &mut ManualServer, quotas: [Option<Quota>; 2], cost
 /// before it is.
 #[test]
 pub(super) fn nothing_is_charged_in_place_of_a_key_that_is_under_another_quota() {
+    check_another_quota(TokenBucket::new);
+    check_another_quota(FixedWindow::new);
+}
+
+fn check_another_quota<A: Scripted + Copy>(make: fn(Quota) -> A) {
     let mut server = ManualServer::new(&ALL);
     let quota = |limit| Some(Quota::per_day(limit));
-    let mut talk = |quotas, cost| talk_about_either(&mut server, quotas, cost);
+    let mut talk = |quotas, cost| talk_about_either(&mut server, make, quotas, cost);
     assert_eq!(talk([None, None], 8), ([(10, true), (10, false)], 1));
     // The key has no quota behind its state yet, and has room under the quota of the question.
     assert_eq!(talk([quota(20), None], 8), ([(12, true), (10, false)], 2));

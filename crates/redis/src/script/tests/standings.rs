@@ -354,6 +354,12 @@ pub(super) fn a_ban_forgets_no_state() {
     assert!(checked.server.expiry(&checked.key) >= owes_until);
     checked.pass(DAY);
     assert!(!checked.charge(1).is_allowed());
+    // A debt that is over is no state: a clock that is set back does not bring it back.
+    let mut server = ManualServer::new(&ALL);
+    let name = key("over");
+    server.set(&name, &format!("!0:{}:0:!", START - 1));
+    server.run(START, &ban(name.clone(), Duration::from_secs(1)));
+    assert_eq!(server.get(&name), Some(format!("!{}:0:0:!", START + 1_000_000)));
 }
 
 #[test]

@@ -28,7 +28,6 @@ fn mistakes_in_buckets_are_noticed() {
                 ("string.sub(old, 2, 4) ~= mark and", ""),
                 ("and string.sub(ARGV[at + 1], -1) == '1' then break end", "then break end"),
                 ("string.sub(ARGV[at + 1], -1) == '1' then break end", "false then break end"),
-                ("form = '-' .. mark .. '%016d' end", "form = '-' .. mark .. '%d' end"),
                 ("and tag == '' then form", "then form"),
                 ("now + string.sub(ARGV[at + 1], 1, -2) - 1", "now + string.sub(ARGV[at + 1], 1, -2)"),
                 ("if parts == '0' then parts = nil end", ""),
