@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::time::{Duration, Instant};
 
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::{LeakyQueue, Quota};
+use tower_sluice::{LeakyQueue, Policy, Quota};
 use tower_sluice_client::{ThrottleError, ThrottleLayer};
 
 #[tokio::main]
@@ -20,7 +20,8 @@ async fn main() {
     let partner = service_fn(move |order: u32| async move { Ok::<_, Infallible>((order, start.elapsed())) });
 
     let pace = LeakyQueue::new(Quota::per_second(5)).max_queue(10).max_wait(Duration::from_secs(5));
-    let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
+    let layer = ThrottleLayer::new(Policy::on("partner", pace));
+    let mut partner = ServiceBuilder::new().layer(layer).service(partner);
 
     let mut calls = tokio::task::JoinSet::new();
     for order in 0..13 {
@@ -29,7 +30,7 @@ async fn main() {
     while let Some(call) = calls.join_next().await {
         match call.expect("no call panics") {
             Ok((order, at)) => println!("order {order:2} left after {:4} ms", at.as_millis()),
-            Err(ThrottleError::Rejected { retry_after: Some(wait), .. }) => println!("full; retry in {wait:?}"),
+            Err(ThrottleError::Rejected(rejected)) => println!("full; retry in {:?}", rejected.retry_after()),
             Err(error) => println!("{error}"),
         }
     }

@@ -45,8 +45,8 @@
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
 //! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
 //! - The package [`tower-sluice-client`](https://docs.rs/tower-sluice-client): `PacerLayer` limits the outgoing calls of
-//!   an HTTP client to the pace that the server's responses report, and `ThrottleLayer` limits services that do not
-//!   speak HTTP.
+//!   an HTTP client to the pace that the server's responses report, and `ThrottleLayer` puts policies around
+//!   services that do not speak HTTP.
 //! - The package [`tower-sluice-config`](https://docs.rs/tower-sluice-config): routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
@@ -133,6 +133,8 @@ mod concurrency;
 #[doc(hidden)]
 pub mod internal;
 // Text only, for rustdoc and its tests.
+#[cfg(feature = "http")]
+mod engine;
 #[cfg(any(doc, doctest))]
 pub mod guide;
 #[cfg(feature = "http")]
@@ -149,6 +151,13 @@ mod values;
 // Files of `tests/support` name the crate as integration tests do.
 #[cfg(test)]
 extern crate self as tower_sluice;
+
+/// Decisions without a layer: on messages, jobs, or requests that no layer sees.
+#[cfg(feature = "http")]
+pub mod direct {
+    pub use crate::engine::direct::{Admission, Deciding, Limits, Rejected};
+    pub use crate::engine::domain::{Domain, Http, On};
+}
 
 /// The parts of the layer: its service, its futures and its builder.
 #[cfg(feature = "http")]

@@ -155,8 +155,6 @@
 //!
 //! | setting | default |
 //! |---|---|
-//! | [`ThrottleLayer::cost_fn`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | 1 |
-//! | [`ThrottleLayer::on_failure`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure) | `LocalFallback`, as of a policy |
 //! | [`PacerLayer::key`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.key) | the host and port of the URI; without a host, the service |
 //! | [`PacerLayer::quota`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.quota) | none: what the partner reports |
 //! | [`PacerLayer::max_wait`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.PacerLayer.html#method.max_wait) | 60 s |

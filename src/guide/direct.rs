@@ -2,6 +2,7 @@
 //!
 //! **You want** to limit something that is not a whole request: one branch of a handler, an operation of GraphQL, jobs
 //! of a worker, messages on a connection. A limiter answers one question: may this key have this many units now?
+//! [`Limits`](crate::direct::Limits) answer it by several policies, on values of your own.
 //!
 //! ```
 //! use tower_sluice::{PartitionKey, Quota, RateLimiter, TokenBucket};
@@ -26,6 +27,66 @@
 //!
 //! A rejection is not an error: it is a [`Decision`](crate::Decision), with the wait. An `acquire` that is dropped
 //! while it waits leaves the queue. A limiter is shared by an `Arc`, or as a field of a value that is shared anyway.
+//!
+//! # Jobs, by policies
+//!
+//! A limiter is one limit. If a job must pass several of them, take [`Limits`](crate::direct::Limits): policies as a
+//! layer has them, on a type of your own. A value is charged to all policies or to none. They have names, metrics,
+//! bans, alternatives, and are replaced while they run.
+//!
+//! ```
+//! use tower_sluice::direct::Limits;
+//! use tower_sluice::{Concurrency, Policy, Quota, SlidingWindow};
+//!
+//! struct Export {
+//!     customer: u64,
+//!     expected_rows: u64,
+//! }
+//!
+//! /// Each customer has 100,000 rows an hour, and two exports at a time.
+//! fn limits() -> Limits<Export> {
+//!     let rows = Policy::on("rows", SlidingWindow::new(Quota::per_hour(100_000)))
+//!         .key_by(|export: &Export| export.customer)
+//!         .cost_fn(|export| export.expected_rows)
+//!         .settle_by_handler();
+//!     let in_flight = Policy::on("in-flight", Concurrency::new(2)).key_by(|export: &Export| export.customer);
+//!     Limits::new([rows, in_flight])
+//! }
+//!
+//! async fn run(limits: &Limits<Export>, export: Export) {
+//!     let admission = match limits.decide(&export).await {
+//!         Ok(admission) => admission,
+//!         Err(rejected) => {
+//!             // Back into the queue. No time is known if two exports of this customer run.
+//!             let wait = rejected.retry_after().unwrap_or(std::time::Duration::from_secs(5));
+//!             println!("{rejected}: export of {} again in {wait:?}", export.customer);
+//!             return;
+//!         }
+//!     };
+//!     let rows = 40_000; // what it turned out to be
+//!     admission.settle_all(rows);
+//!     admission.finish();
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let limits = limits();
+//! run(&limits, Export { customer: 7, expected_rows: 90_000 }).await;
+//! let left = limits.peek("rows", "7").await.unwrap().decision().remaining();
+//! assert_eq!(left, 60_000);
+//! # }
+//! ```
+//!
+//! - **An [`Admission`](crate::direct::Admission) holds the units in flight.**
+//!   [`finish`](crate::direct::Admission::finish) it, or [`fail`](crate::direct::Admission::fail) it; dropped, as by a
+//!   panic or a cancelled task, it is over too.
+//! - **Costs may change** until then: [`settle_all`](crate::direct::Admission::settle_all), or a
+//!   [`Meter`](crate::policy::Meter) of its [`settlement`](crate::direct::Admission::settlement) for a stream.
+//! - **Charges that depend on the result**: [`Policy::with_outcome`](crate::Policy::with_outcome),
+//!   [`charge_when`](crate::Policy::charge_when), and
+//!   [`finish_with`](crate::direct::Admission::finish_with)`(&result)`.
+//! - **On a server**, `decide` waits for it, as a layer does; in memory, it is ready at once, and
+//!   [`at_once`](crate::direct::Deciding::at_once) needs no `await`.
 //!
 //! # A handler
 //!
@@ -88,9 +149,9 @@
 //! A layer may be enough: it can charge what the handler [reports](crate::Policy::settle_by_handler), and a middleware
 //! can read a body and put values [into the request](super::login).
 //!
-//! # A job
+//! # Jobs that wait
 //!
-//! Jobs wait instead of being rejected: a [`Concurrency`](crate::Concurrency) bounds how many run at once, and a
+//! Jobs may wait instead of being rejected: a [`Concurrency`](crate::Concurrency) bounds how many run at once, and a
 //! [`LeakyQueue`](crate::LeakyQueue) lets them depart evenly spaced and in order. Wait for the pace last: a job that
 //! waits for anything after its turn starts later than that, at the same instant as others perhaps.
 //!
@@ -136,61 +197,78 @@
 //! departure was the last. To join the line at once and wait in another task, call
 //! [`acquire_owned`](crate::LimiterExt::acquire_owned) and move the future into the task.
 //!
-//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies and `ThrottleLayer`
-//! do. Ask [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
+//! An `acquire` that fails, because a server cannot be reached, does not fall back: only policies do. Ask
+//! [`Mode::Fallback`](crate::limiter::Mode::Fallback) yourself, or treat the error as a rejection.
 //!
-//! Around a Tower service of jobs, a [`ThrottleLayer`] does the same. For workers on several machines, the queue is a
-//! [`SharedQueue`](super::machines#a-shared-queue).
+//! Around a Tower service of jobs, a [`ThrottleLayer`] does the same by policies. For workers on several machines, the
+//! queue is a [`SharedQueue`](super::machines#a-shared-queue).
 //!
 //! # A WebSocket
 //!
-//! The layer limits how many connections are opened, and, with the permits taken along, how many are open. The messages
-//! are the handler's: one `check` each.
+//! The layer limits how many connections are opened, and, with the permits taken along, how many are open. Messages are
+//! values of policies: here, each address may send so many, and so many bytes. An address that goes on all the same is
+//! banned, and its connection closed.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
-//! use std::net::SocketAddr;
-//! use std::sync::Arc;
+//! use std::net::{IpAddr, SocketAddr};
+//! use std::time::Duration;
 //!
 //! use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
 //! use axum::extract::{ConnectInfo, State};
 //! use axum::response::Response;
 //! use axum::{Router, routing::any};
+//! use tower_sluice::direct::Limits;
 //! use tower_sluice::key::PeerIp;
-//! use tower_sluice::store::MemoryStore;
-//! use tower_sluice::{
-//!     Concurrency, PartitionKey, Permits, Policy, Quota, RateLimitLayer, RateLimiter, TokenBucket,
-//! };
+//! use tower_sluice::rejection::Reason;
+//! use tower_sluice::{Concurrency, Penalty, Permits, Policy, Quota, RateLimitLayer};
 //!
-//! type Messages = RateLimiter<TokenBucket>;
+//! struct Said {
+//!     by: IpAddr,
+//!     bytes: u64,
+//! }
+//!
+//! fn messages() -> Limits<Said> {
+//!     let messages = Policy::on("messages", Quota::per_second(5).burst(20))
+//!         .key_by(|said: &Said| said.by)
+//!         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
+//!     let bytes = Policy::on("bytes", Quota::per_minute(100_000))
+//!         .key_by(|said: &Said| said.by)
+//!         .cost_fn(|said| said.bytes);
+//!     Limits::new([messages, bytes])
+//! }
 //!
 //! async fn chat(
 //!     upgrade: WebSocketUpgrade,
 //!     permits: Permits,
 //!     ConnectInfo(peer): ConnectInfo<SocketAddr>,
-//!     State(messages): State<Arc<Messages>>,
+//!     State(messages): State<Limits<Said>>,
 //! ) -> Response {
 //!     // The response to the upgrade ends at once, and the connection lives on: it holds what the request held.
 //!     let held = permits.take();
 //!     upgrade.on_upgrade(move |socket| async move {
-//!         talk(socket, &messages, &PartitionKey::from(peer.ip().to_string())).await;
+//!         talk(socket, &messages, peer.ip()).await;
 //!         drop(held);
 //!     })
 //! }
 //!
-//! async fn talk(mut socket: WebSocket, messages: &Messages, client: &PartitionKey) {
-//!     let mut warned = false;
+//! async fn talk(mut socket: WebSocket, messages: &Limits<Said>, by: IpAddr) {
 //!     while let Some(Ok(message)) = socket.recv().await {
-//!         let decision = messages.check(client);
-//!         let answer = match decision.retry_after() {
-//!             None => message,
-//!             Some(wait) if !warned => {
-//!                 Message::text(format!(r#"{{"error":"slow down","retry_after_ms":{}}}"#, wait.as_millis() + 1))
+//!         let said = Said { by, bytes: message.clone().into_data().len() as u64 };
+//!         let answer = match messages.decide(&said).await {
+//!             Ok(admission) => {
+//!                 admission.finish();
+//!                 message
 //!             }
-//!             // The client goes on all the same: 1008, "policy violation".
-//!             Some(_) => Message::Close(Some(CloseFrame { code: close_code::POLICY, reason: "slow down".into() })),
+//!             // 1008: "policy violation".
+//!             Err(rejected) if rejected.reason() == Reason::Banned => {
+//!                 Message::Close(Some(CloseFrame { code: close_code::POLICY, reason: "slow down".into() }))
+//!             }
+//!             Err(rejected) => {
+//!                 let wait = rejected.retry_after().map_or(0, |wait| wait.as_millis() + 1);
+//!                 Message::text(format!(r#"{{"error":"slow down","retry_after_ms":{wait}}}"#))
+//!             }
 //!         };
-//!         warned = !decision.is_allowed();
 //!         if socket.send(answer).await.is_err() {
 //!             return;
 //!         }
@@ -199,20 +277,41 @@
 //!
 //! #[tokio::main]
 //! async fn main() -> std::io::Result<()> {
-//!     let messages = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_second(5).burst(20))));
 //!     let connections = RateLimitLayer::new([
 //!         Policy::new("opened", Quota::per_minute(30)).key(PeerIp::new()),
 //!         Policy::new("open", Concurrency::new(5)).key(PeerIp::new()),
 //!     ]);
-//!     let app = Router::new().route("/chat", any(chat)).layer(connections).with_state(messages);
+//!     let app = Router::new().route("/chat", any(chat)).layer(connections).with_state(messages());
 //!
 //!     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //!     axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! }
 //! ```
 //!
-//! The limit is per address here, over all of its connections. Per connection, make the key of the connection's number,
-//! or make a limiter for each. Charge the bytes of messages by `acquire(&client, bytes)`.
+//! The limit is per address here, over all of its connections. Per connection, put the connection's number into the
+//! value, and make the key of it. A rejected message counts for neither policy.
+//!
+//! # A request that no layer sees
+//!
+//! The policies of a layer decide on a request without its service, too: on each message of the connection that it
+//! opened, say, or on a request that a proxy asks about. They charge the same budgets.
+//!
+//! ```
+//! use tower_sluice::key::HeaderKey;
+//! use tower_sluice::{Policy, Quota, RateLimitLayer};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() {
+//! let layer = RateLimitLayer::new(Policy::new("api", Quota::per_hour(2)).key(HeaderKey::from_static("x-api-key")));
+//! let limits = layer.handle();
+//!
+//! let (head, ()) = http::Request::builder().header("x-api-key", "ada").body(()).unwrap().into_parts();
+//! assert!(limits.decide(&(&head).into()).await.is_ok());
+//! assert!(limits.decide(&(&head).into()).await.is_ok());
+//! let rejection = limits.decide(&(&head).into()).await.unwrap_err();
+//! assert_eq!(rejection.status(), 429);
+//! # }
+//! ```
 //!
 //! Next: [call a partner that has limits](super::partners).
 //!

@@ -43,11 +43,12 @@
 //!   `OOM`).
 //! - **Nothing is charged twice.** A call that may have been executed is never repeated, and its charge stays.
 //! - **A failure is never a 429.** The client did nothing wrong: it gets 503 and `Retry-After: 1`.
-//! - **A [`ThrottleLayer`] has the same choice**, and the same default. Where a policy answers 503, it returns
-//!   [`ThrottleError::Limiter`].
+//! - **Without HTTP, it is the same**: where a layer answers 503, a [decision](crate::direct::Rejected) has the reason
+//!   [`LimiterFailed`](crate::rejection::Reason::LimiterFailed), and the limiter's error as its source; likewise in a
+//!   [`ThrottleLayer`].
 //!
-//! The log has one line when the limiter of a policy or a `ThrottleLayer` begins to fail and one when it recovers; and,
-//! for any store, one with the reason when a circuit breaker opens and one when it closes. The gauge
+//! The log has one line when the limiter of a policy begins to fail and one when it recovers; and, for any store, one
+//! with the reason when a circuit breaker opens and one when it closes. The gauge
 //! [`store_breaker`](super::monitoring#metrics) shows which are open. The number of affected requests is
 //! [`limiter_failures`](crate::RateLimitLayer::limiter_failures), and
 //! [`PolicyVerdict::fell_back`](crate::rejection::PolicyVerdict::fell_back) identifies them.
@@ -102,5 +103,4 @@
 //!
 //! Next: [all defaults](super::defaults).
 //!
-//! [`ThrottleError::Limiter`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Limiter
 //! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

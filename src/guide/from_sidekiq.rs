@@ -16,7 +16,7 @@
 //! use std::time::Duration;
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
 //! use tower_sluice_redis::Redis;
-//! use tower_sluice::{Quota, SharedQueue};
+//! use tower_sluice::{Policy, Quota, SharedQueue};
 //! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! /// Stands for the call of the partner.
@@ -32,12 +32,15 @@
 //!     let shop = SharedQueue::new(redis, "shop", Quota::per_minute(60).burst(60));
 //!     let shop = shop.max_queue(5).max_wait(Duration::from_secs(5));
 //!     let mut shop = ServiceBuilder::new()
-//!         .layer(ThrottleLayer::new(shop))
+//!         .layer(ThrottleLayer::new(Policy::on("shop", shop)))
 //!         .service(service_fn(call_shop));
 //!
 //!     let order = 7;
 //!     match shop.ready().await?.call(order).await {
-//!         Err(ThrottleError::Rejected { retry_after: Some(wait), .. }) => println!("reschedule {order} in {wait:?}"),
+//!         Err(ThrottleError::Rejected(rejected)) => match rejected.retry_after() {
+//!             Some(wait) => println!("reschedule {order} in {wait:?}"),
+//!             None => println!("{rejected:#}"),
+//!         },
 //!         result => println!("{}", result?),
 //!     }
 //!     Ok(())
@@ -50,10 +53,10 @@
 //! | `window(name, 5, 30)`: in any 30 seconds | [`SlidingWindow`] on a [`RedisStore`] | [`SlidingWindow`] |
 //! | `leaky(name, 60, :minute)`, not waiting | [`LeakyBucket`] on a [`RedisStore`] | [`LeakyBucket`] |
 //! | `leaky(…, wait_timeout: 5)` | [`SharedQueue`](crate::SharedQueue) | [`LeakyQueue`](crate::LeakyQueue) |
-//! | `points(…)` | a bucket, with a [cost](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.cost_fn) | the same |
+//! | `points(…)` | a bucket, with a [cost](crate::Policy::cost_fn) | the same |
 //! | `concurrent(name, 50, …)` | [`SharedConcurrency`](crate::SharedConcurrency) | [`Concurrency`](crate::Concurrency) |
 //! | `unlimited` | no layer | |
-//! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.keyed) | the same |
+//! | a name with an identity in it, `"shop-#{id}"` | one limiter, with a [key](crate::Policy::key_by) | the same |
 //! | `within_limit { … }` | the inner service, or [`acquire`](crate::LimiterExt::acquire) | the same |
 //! | `wait_timeout` | [`max_wait`](crate::SharedQueue::max_wait) | the same |
 //! | `raise OverLimit`, and a backoff for the job | [`ThrottleError::Rejected`](https://docs.rs/tower-sluice-client/latest/tower_sluice_client/enum.ThrottleError.html#variant.Rejected), with the exact wait | the same |
@@ -63,7 +66,7 @@
 //!
 //! ```no_run
 //! use tower_sluice_redis::{Redis, RedisStore};
-//! use tower_sluice::{LeakyBucket, Quota, RateLimiter, SharedQueue};
+//! use tower_sluice::{LeakyBucket, Policy, Quota, RateLimiter};
 //! use tower_sluice_client::ThrottleLayer;
 //!
 //! struct Call {
@@ -74,7 +77,8 @@
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let points = LeakyBucket::new(Quota::per_second(50).burst(1_000));
 //! let bucket = RateLimiter::new(points, RedisStore::new(&redis, "shops"));
-//! let layer = ThrottleLayer::keyed(bucket, |call: &Call| call.shop).cost_fn(|call| call.points);
+//! let shops = Policy::on("shops", bucket).key_by(|call: &Call| call.shop).cost_fn(|call| call.points);
+//! let layer = ThrottleLayer::new(shops);
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -87,11 +91,11 @@
 //! - **The advertised wait is exact.** Reschedule the job for then, instead of backing off.
 //! - **A leaky queue spaces calls out** from the first on, unless its quota has a [burst](crate::Quota::burst):
 //!   `.burst(60)` lets sixty depart at once, as `leaky` does.
-//! - **Costs are set before the call** in a [`ThrottleLayer`]. If the actual cost differs, charge
-//!   or refund the difference on the limiter: [`Mode::UpTo`](crate::limiter::Mode::UpTo),
-//!   [`refund`](crate::Limiter::refund). In a server, [`cost_after`](crate::Policy::cost_after) does both.
+//! - **Costs are set before the call** in a [`ThrottleLayer`]. If the actual cost differs, decide by
+//!   [`Limits`](crate::direct::Limits) in its place, and [report it](crate::direct::Admission::settle). In a server,
+//!   [`cost_after`](crate::Policy::cost_after) does that.
 //! - **If Redis fails**, each process keeps the limit [by itself](super::failure), instead of raising. To raise, choose
-//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`].
+//!   [`FailureMode::Reject`](crate::FailureMode::Reject): [`on_failure`](crate::Policy::on_failure).
 //! - **One round trip per call** for all kinds, and no call for a key that is known to be used up.
 //!
 //! Next: [try the new limits out before they reject](super::shadow).
@@ -101,4 +105,3 @@
 //! [`LeakyBucket`]: crate::LeakyBucket
 //! [`RedisStore`]: https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html
 //! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html
-//! [`on_failure`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html#method.on_failure

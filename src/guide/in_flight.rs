@@ -177,8 +177,8 @@
 //!
 //! # Jobs, tasks, calls
 //!
-//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::limiter::Permit), and
-//! [`ThrottleLayer`] holds one for as long as the future of a service runs:
+//! Without HTTP, [`acquire`](crate::LimiterExt::acquire) returns a [`Permit`](crate::limiter::Permit), and a
+//! [`ThrottleLayer`] holds units for as long as the future of a service runs:
 //!
 //! ```
 //! use tower_sluice::{Concurrency, LimiterExt, PartitionKey};

@@ -136,14 +136,14 @@
 //! ```no_run
 //! use std::time::Duration;
 //! use tower_sluice_redis::Redis;
-//! use tower_sluice::{Quota, SharedQueue};
+//! use tower_sluice::{Policy, Quota, SharedQueue};
 //! use tower_sluice_client::ThrottleLayer;
 //!
 //! let redis = Redis::open("redis://10.0.0.7:6379")?;
 //! let queue = SharedQueue::new(redis, "partner", Quota::per_second(10))
 //!     .max_queue(20)
 //!     .max_wait(Duration::from_secs(2));
-//! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(queue);
+//! let layer: ThrottleLayer<http::Request<String>> = ThrottleLayer::new(Policy::on("partner", queue));
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -63,10 +63,10 @@
 //! or the store behind one [`KeyValueBackend`](crate::store::remote::KeyValueBackend) (`key-value store of
 //! per-client`). A [`Backend`](crate::store::remote::Backend::health) of your own names its nodes.
 //!
-//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. A [`ThrottleLayer`] has no names,
-//! and is not counted. Calls through a `PacerLayer` are counted with the feature `metrics` of `tower-sluice-client`.
-//! Series of a store's results begin with their first call, so `rate()` does not see the first failures of a kind:
-//! alert on `limiter_failures_total`, which begins at zero.
+//! `deploy/` in the repository has a dashboard for Grafana and alerts for Prometheus. The policies of a
+//! [`ThrottleLayer`] are counted as those of other layers. Calls through a `PacerLayer` are counted with the feature
+//! `metrics` of `tower-sluice-client`. Series of a store's results begin with their first call, so `rate()` does not
+//! see the first failures of a kind: alert on `limiter_failures_total`, which begins at zero.
 //!
 //! A policy has some 14 series, which begin with its first request. Those of the first 256 policies of a process begin
 //! at zero with the first observation. With more policies, `rate()` does not see the first request of the others.

@@ -204,14 +204,15 @@
 //!
 //! ```
 //! use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
-//! use tower_sluice::{LeakyQueue, Quota};
+//! use tower_sluice::{LeakyQueue, Policy, Quota};
 //! use tower_sluice_client::{ThrottleError, ThrottleLayer};
 //!
 //! #[tokio::main]
 //! async fn main() -> Result<(), ThrottleError<std::io::Error>> {
 //!     let partner = service_fn(|order: u32| async move { Ok::<_, std::io::Error>(order) });
 //!     let pace = LeakyQueue::new(Quota::per_second(5)).max_queue(25); // five seconds' worth
-//!     let mut partner = ServiceBuilder::new().layer(ThrottleLayer::new(pace)).service(partner);
+//!     let layer = ThrottleLayer::new(Policy::on("partner", pace));
+//!     let mut partner = ServiceBuilder::new().layer(layer).service(partner);
 //!
 //!     let response = partner.ready().await?.call(7).await?;
 //!     assert_eq!(response, 7);

@@ -36,15 +36,19 @@ pub(crate) fn rejection_body_failed(error: &dyn Display) {
     });
 }
 
-/// `policy` is the name that the handler wrote, if it wrote one. `known` are the names that would do.
-pub(crate) fn reported_in_vain(policy: Option<&str>, known: &str, reports: u32) {
-    event!(warn: see = page!("a-handler-reports-a-cost-that-no-policy-awaits"), policy, known, reports, "a handler reports a cost that no policy awaits, so that the estimates stay charged: write the name of a policy with settle_by_handler, or call settle_all, which needs no name");
-}
-
 /// Logged once per process: each request to the handler finds the mistake again.
 pub(crate) fn verdict_missing() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
         event!(error: see = page!("a-handler-takes-a-verdict-that-no-layer-adds"), "a handler takes a Verdict that no layer adds, and its requests are answered 500: build the layer with RateLimitLayerBuilder::verdict, and put it around the handler");
     });
+}
+
+/// The caller logs it once per name of a policy.
+pub(crate) fn layers_are_short_lived(policy: &str, layers: u32) {
+    event!(warn: see = page!("a-layer-is-built-for-each-request"), policy, layers, "layers of a policy are dropped after a few requests each, and each has counted from zero: build the layer once, outside of the handler or the closure, and clone it");
+}
+
+pub(crate) fn mounted_twice(policy: &str) {
+    event!(warn: see = page!("a-layer-is-mounted-around-itself"), policy, "a rate limit layer is mounted around itself and charges each request twice: mount it once, around the router or around its routes");
 }

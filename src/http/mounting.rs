@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::Extensions;
 use smallvec::SmallVec;
 
-use crate::http::first_requests::FirstRequests;
+use crate::engine::first_requests::FirstRequests;
 use crate::util::lock::Lock;
 
 /// The number of requests of a layer that are checked. One request is enough to detect a layer that is mounted around
@@ -34,8 +34,14 @@ pub(crate) struct Mounting {
 #[derive(Clone, Default)]
 struct Passed(SmallVec<[u64; 4]>);
 
+impl Default for Mounting {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Mounting {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self { id: NEXT.fetch_add(1, Ordering::Relaxed), first: FirstRequests::new() }
     }

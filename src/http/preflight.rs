@@ -11,8 +11,8 @@ use http::uri::Authority;
 use http::{HeaderName, Method, Request, Version};
 
 use crate::algorithm::TokenBucket;
+use crate::engine::policy::Policy;
 use crate::http::head::{RequestHead, only_line};
-use crate::http::policy::Policy;
 use crate::limiter::{IntoLimiter, Limiter, RateLimiter};
 use crate::store::MemoryStore;
 use crate::values::{Ask, PartitionKey, Quota};

@@ -12,13 +12,16 @@ use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
+use crate::engine::domain::Http;
+use crate::engine::evaluate;
+use crate::engine::evaluate::Decide;
+use crate::engine::outcome::{Evaluation, Waiting};
+use crate::engine::reload::LayerState;
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::evaluate;
 use crate::http::head::RequestHead;
 use crate::http::log;
-use crate::http::outcome::{Annotations, Evaluation, StillOpen, Waiting};
+use crate::http::outcome::{Annotations, StillOpen};
 use crate::http::preflight::has_no_body;
-use crate::http::reload::LayerState;
 use crate::http::response_body::ResponseBody;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -27,13 +30,13 @@ use crate::http::response_body::ResponseBody;
 #[derive(Clone)]
 pub struct RateLimit<S> {
     inner: S,
-    layer: Arc<LayerState>,
+    layer: Arc<LayerState<Http>>,
 }
 
 const _: () = assert!(size_of::<RateLimit<()>>() == size_of::<usize>(), "servers clone services for each connection");
 
 impl<S> RateLimit<S> {
-    pub(crate) const fn new(inner: S, layer: Arc<LayerState>) -> Self {
+    pub(crate) const fn new(inner: S, layer: Arc<LayerState<Http>>) -> Self {
         Self { inner, layer }
     }
 
@@ -70,15 +73,30 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        self.layer.note_mounting(request.extensions_mut());
+        let settings = &self.layer.settings.own;
+        if settings.mounting.mark(request.extensions_mut()) {
+            log::mounted_twice(self.layer.load().policies[0].name());
+        }
         let in_force = self.layer.load();
-        match evaluate(&self.layer, &in_force, &RequestHead::from(&request), || has_no_body(&request)) {
+        let head = RequestHead::from(&request);
+        let exempts = settings.preflight_exemption.as_ref();
+        let evaluation = match exempts {
+            Some(exempts) if exempts(&in_force.policies, &head, &|| has_no_body(&request)) => {
+                Evaluation::Admitted(evaluate::admit_exempt(&self.layer, &in_force))
+            }
+            _ => evaluate::evaluate(&self.layer, &in_force, &head),
+        };
+        match evaluation {
             Evaluation::Admitted(mut annotations) => {
                 annotations.extend_request(&mut request);
                 let response = self.inner.call(request);
                 ResponseFuture { state: FutureState::Passing { response, annotations: Some(annotations) } }
             }
-            Evaluation::Rejected(response) => {
+            Evaluation::Rejected(rejected) => {
+                let response = Http::reply(&self.layer, rejected, &head);
+                ResponseFuture { state: FutureState::Rejected { response: Some(response) } }
+            }
+            Evaluation::Replied(response) => {
                 ResponseFuture { state: FutureState::Rejected { response: Some(response) } }
             }
             Evaluation::Pending(waiting) => {
@@ -122,7 +140,7 @@ pin_project! {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
         // Boxed, so that the future of a service that never waits is not as large as a request.
-        Waiting { waiting: Waiting, rest: Option<Box<RestOfRequest<S, B>>> },
+        Waiting { waiting: Waiting<Http>, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
 
@@ -130,7 +148,7 @@ pin_project! {
 struct RestOfRequest<S, B> {
     service: S,
     request: Request<B>,
-    layer: Arc<LayerState>,
+    layer: Arc<LayerState<Http>>,
 }
 
 impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
@@ -173,7 +191,7 @@ where
                             FutureState::Passing { response: service.call(request), annotations: Some(annotations) }
                         }
                         Err(rejected) => {
-                            let response = rejected.respond(&layer, &RequestHead::from(&request));
+                            let response = Http::reply(&layer, *rejected, &RequestHead::from(&request));
                             FutureState::Rejected { response: Some(response) }
                         }
                     };

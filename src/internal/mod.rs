@@ -13,8 +13,6 @@ pub use crate::http::{
     },
     key::named_value::WholeQuery,
 };
-pub use crate::limiter::health::Health;
-pub use crate::limiter::hold::Hold;
 pub use crate::util::lock::Lock;
 pub use crate::util::log::KeyHash;
 pub use crate::util::random::random;

@@ -10,7 +10,7 @@ use crate::values::time::Timestamp;
 /// If one node of a cluster is down, or a server is slow at times, they alternate with every request. So a success ends
 /// an outage only if the last failure was at least `QUIET` ago.
 #[derive(Debug, Default)]
-pub struct Health {
+pub(crate) struct Health {
     /// The instant of the last failure, in nanoseconds; zero while the limiter is healthy.
     failed_at: AtomicU64,
     /// Whether it has [failed again](Self::failed_often) since then.
@@ -23,7 +23,7 @@ const QUIET: Duration = Duration::from_secs(5);
 
 impl Health {
     /// Records a failure. Returns whether an outage begins with it, which is logged.
-    pub fn failed(&self, now: Timestamp) -> bool {
+    pub(crate) fn failed(&self, now: Timestamp) -> bool {
         // Zero means healthy.
         let now = now.as_nanos().max(1);
         // Of several threads that fail at once, the swap returns zero to one, which logs the transition.
@@ -47,7 +47,7 @@ impl Health {
     /// Records a success. Returns whether it ends an outage, which is logged. Reads the clock during an outage only,
     /// since this is on the path of every request.
     #[inline]
-    pub fn worked(&self, now: impl FnOnce() -> Timestamp) -> bool {
+    pub(crate) fn worked(&self, now: impl FnOnce() -> Timestamp) -> bool {
         let failed_at = self.failed_at.load(Ordering::Relaxed);
         failed_at != 0 && self.worked_again(failed_at, now())
     }

@@ -14,7 +14,7 @@ use crate::values::{Ask, Decision, PartitionKey, Receipt, RequestEnd};
 /// them.
 ///
 /// It keeps the limiter that was charged: after a live change, the units are released where they were taken.
-pub struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
+pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
     limiter: L,
     key: PartitionKey,
     receipt: Receipt,
@@ -37,7 +37,7 @@ enum HoldEnd {
 
 impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Holds the units of an admission, until this is dropped.
-    pub fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
+    pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
         Self::keeping(limiter, key, admission, units, true)
     }
 
@@ -58,7 +58,7 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
 impl<L: Deref<Target: Limiter>> Hold<L> {
     /// Sets how the request is over: served, unless this is called. `None`: the charge is taken back, as if it had
     /// never been made.
-    pub const fn end_as(&mut self, end: Option<RequestEnd>) {
+    pub(crate) const fn end_as(&mut self, end: Option<RequestEnd>) {
         self.end = match (self.end, end) {
             (HoldEnd::TakenBack, _) => HoldEnd::TakenBack,
             (_, Some(end)) => HoldEnd::Released(end),

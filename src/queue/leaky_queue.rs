@@ -315,13 +315,13 @@ impl LeakyQueue {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Quota};
+    /// use tower_sluice::{LeakyQueue, LimiterExt, PartitionKey, Policy, Quota};
     /// use tower_sluice_client::ThrottleLayer;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
-    /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Arc::clone(&queue));
+    /// let layer: ThrottleLayer<()> = ThrottleLayer::new(Policy::on("pace", Arc::clone(&queue)));
     ///
     /// let first = queue.acquire(&PartitionKey::SHARED, 1).await;
     /// assert!(first.is_ok());

@@ -1,11 +1,10 @@
 //! `FailureMode`: the treatment of requests while a limiter fails.
 
-/// How a policy, or a [`ThrottleLayer`], treats a request whose limiter fails. Limiters in memory never do. Where a
-/// policy answers 503, a `ThrottleLayer` returns the error `ThrottleError::Limiter`.
+/// How a policy treats a request whose limiter fails. Limiters in memory never do. Where a layer answers 503, a
+/// [decision](crate::direct::Rejected) on another value has the reason
+/// [`LimiterFailed`](crate::rejection::Reason::LimiterFailed).
 ///
 /// In every mode, a failure is never reported as a rejection by the limit: the client did nothing wrong.
-///
-/// [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 #[doc(alias("fail open", "fail closed", "outage"))]

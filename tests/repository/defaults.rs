@@ -15,8 +15,8 @@ fn the_guide_has_the_defaults_of_the_source() {
     let page = read("src/guide/defaults.rs");
     for (setting, value, file, line) in [
         ("`PeerIp::ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
-        ("`ChargeOnce::free_retries`", "1", "src/http/policy/retries/mod.rs", "free_retries: 1,"),
-        ("`ChargeOnce::max_keys`", "65,536", "src/http/policy/retries/mod.rs", "const MAX_KEYS: usize = 65_536;"),
+        ("`ChargeOnce::free_retries`", "1", "src/engine/policy/retries/mod.rs", "free_retries: 1,"),
+        ("`ChargeOnce::max_keys`", "65,536", "src/engine/policy/retries/mod.rs", "const MAX_KEYS: usize = 65_536;"),
         (
             "`MemoryStore::with_capacity`",
             "65,536",
@@ -125,10 +125,10 @@ fn the_guide_has_every_setting() {
         "src/http/layer/builder.rs",
         "crates/client/src/pacer/layer.rs",
         "crates/client/src/pacer/throttle.rs",
-        "src/http/policy/retries/mod.rs",
-        "src/http/policy/selector/exemptions.rs",
-        "src/http/policy/definition.rs",
-        "src/http/policy/bans.rs",
+        "src/engine/policy/retries/mod.rs",
+        "src/http/exemptions.rs",
+        "src/engine/policy/definition.rs",
+        "src/engine/policy/bans.rs",
         "crates/client/src/throttle.rs",
         "src/overload/limiter.rs",
         "src/queue/leaky_queue.rs",

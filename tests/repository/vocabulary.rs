@@ -153,7 +153,7 @@ fn takes_and_returns_itself(signature: &str) -> bool {
 
 /// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are
 /// not set up by users of limits.
-const SET_UP: [&str; 29] = [
+const SET_UP: [&str; 28] = [
     "AdaptiveThrottle",
     "CalendarWindow",
     "ChargeOnce",
@@ -179,7 +179,6 @@ const SET_UP: [&str; 29] = [
     "SharedQueue",
     "SlidingWindow",
     "SlowDown",
-    "ThrottleLayer",
     "TokenBucket",
     "TrustedProxies",
     "WaitFields",
@@ -283,7 +282,7 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
         }
     }
     let series = ["labels", "series", "observed"];
-    let series = series.map(|file| read(format!("src/http/policy/metrics/{file}.rs"))).concat();
+    let series = series.map(|file| read(format!("src/engine/policy/metrics/{file}.rs"))).concat();
     let outgoing = read("crates/client/src/pacer/meter/mod.rs");
     let series = series + &read("crates/client/src/pacer/meter/series.rs");
     let log = log_lines();

@@ -1,12 +1,9 @@
 //! The outgoing side of [`tower-sluice`](tower_sluice): a client that keeps to the limits of its partners, and limits
 //! around services that do not speak HTTP.
 //!
-//! - [`ThrottleLayer`] puts a limiter of `tower-sluice` around a Tower service of any request type: jobs, messages,
+//! - [`PacerLayer`] reads a partner's limits from its responses, and sends calls at the pace that they allow.
+//! - [`ThrottleLayer`] puts policies of `tower-sluice` around a Tower service of any request type: jobs, messages,
 //!   calls to a database.
-#![cfg_attr(
-    feature = "http",
-    doc = "- [`PacerLayer`] reads a partner's limits from its responses, and sends calls at the pace that they allow."
-)]
 //!
 //! The guide of `tower-sluice` has a page on [calling partners](https://docs.rs/tower-sluice/latest/tower_sluice/guide/partners/).
 //!
@@ -14,14 +11,11 @@
 //!
 //! | feature | default | adds |
 //! |---|---|---|
-//! | `http` | yes | `PacerLayer`; without it, there is no HTTP type in the package |
 //! | `metrics` | no | outgoing calls by layer and result, for a recorder of the `metrics` crate 0.24 |
 //! | `redis` | no | `PacerLayer::shared`: a pace that processes share |
 //! | `reqwest` | no | `PacerLayer::reqwest`: a middleware of `reqwest-middleware` 0.5, and a Tower layer around the client of reqwest 0.13 |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod log;
-#[cfg(feature = "http")]
 mod pacer;
 mod throttle;
 
@@ -52,6 +46,5 @@ mod timing;
 #[allow(dead_code, reason = "shared with other tests")]
 mod trace;
 
-#[cfg(feature = "http")]
 pub use self::pacer::{AdaptiveThrottle, Pacer, PacerError, PacerFuture, PacerLayer, WaitStatuses};
 pub use self::throttle::{Throttle, ThrottleError, ThrottleFuture, ThrottleLayer};

@@ -2,8 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::text::{self, KeyTextError, SEPARATOR};
 use super::{Global, KeyError, KeyExtractor};
+use crate::engine::key::text::{self, KeyTextError, SEPARATOR};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 

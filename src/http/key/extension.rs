@@ -1,12 +1,11 @@
 //! Keys from request extensions: `ExtensionKey` and the ready-made `User`.
 
 use std::any::type_name;
-use std::cell::Cell;
 use std::fmt;
 use std::marker::PhantomData;
 
-use super::text::{Content, KeyTextError};
 use super::{KeyError, KeyExtractor};
+use crate::engine::key::text::{Content, KeyTextError};
 use crate::http::head::RequestHead;
 use crate::http::key::log;
 use crate::values::PartitionKey;
@@ -87,29 +86,10 @@ where
     }
 }
 
-/// The name of the source, as a [`KeyError`] shows it. Clients see it, so it does not name the type.
-const WHAT: &str = "the identity that requests are counted by";
-
-thread_local! {
-    /// The type that this thread has missed last. A [`KeyError`] has no room for it, as clients see all that it has,
-    /// and an [`ExtensionKey`] has no place for it, as it may be a constant.
-    static LAST_MISSED: Cell<&'static str> = const { Cell::new("") };
-}
-
 #[cold]
 fn missing(extension: &'static str) -> KeyError {
     log::extension_missing(extension);
-    LAST_MISSED.set(extension);
-    KeyError::Missing { what: WHAT.into() }
-}
-
-/// The type of the extension that was missing, if `error` is the last error of an [`ExtensionKey`] on this thread. For
-/// the log only.
-pub(crate) fn missing_extension(error: &KeyError) -> Option<&'static str> {
-    match error {
-        KeyError::Missing { what } if what == WHAT => Some(LAST_MISSED.get()),
-        _ => None,
-    }
+    KeyError::missing_extension(extension)
 }
 
 /// By hand, since a derived one would ask for `T: Clone`, though no `T` is in it.
@@ -192,7 +172,7 @@ mod tests {
         let missing = ExtensionKey::new(|account: &Account| account.id)
             .extract(&RequestHead::from(&Request::new(())))
             .unwrap_err();
-        assert_eq!(missing, KeyError::Missing { what: WHAT.into() });
+        assert_eq!(missing.extension(), Some(std::any::type_name::<Account>()));
         assert_eq!(missing.to_string(), "the identity that requests are counted by is missing");
     }
 

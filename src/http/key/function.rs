@@ -3,8 +3,8 @@
 use std::any::type_name;
 use std::fmt;
 
-use super::text::{Content, KeyTextError};
 use super::{KeyError, KeyExtractor};
+use crate::engine::key::text::{Content, KeyTextError};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use http::{HeaderName, HeaderValue};
 
-use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
+use crate::engine::key::text::{self, KeyTextError};
 use crate::http::head::{RequestHead, trimmed};
 use crate::values::PartitionKey;
 

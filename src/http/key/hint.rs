@@ -9,8 +9,8 @@ use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName};
 
 use super::source::{IpSource, X_REAL_IP};
-use super::streak::Streak;
-use crate::http::first_requests::FirstRequests;
+use crate::engine::first_requests::FirstRequests;
+use crate::engine::key::Streak;
 use crate::http::key::log;
 
 /// How many requests are checked. More than the health checks that a load balancer sends before the first client

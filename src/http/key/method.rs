@@ -70,7 +70,8 @@ mod tests {
     use http::Request;
 
     use super::*;
-    use crate::http::key::{key_of_text, text_of};
+    use crate::engine::key::text_of;
+    use crate::http::key::key_of_text;
 
     #[test]
     fn unknown_methods_share_a_key() {

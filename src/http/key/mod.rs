@@ -23,7 +23,6 @@
 //! look up the number of the account, and use it as the key. If only the name is known, `nfkc_casefold_trim` (crate
 //! feature `unicode`) unifies its spellings.
 
-mod charge;
 mod client_ip;
 mod combined;
 mod extension;
@@ -34,7 +33,6 @@ mod hint;
 mod ip;
 mod list;
 mod log;
-mod marks;
 mod method;
 pub(crate) mod named_value;
 mod network;
@@ -42,26 +40,15 @@ mod network;
 mod normalize;
 mod path;
 mod ranges;
-mod same_key;
 mod source;
-mod streak;
-mod text;
 mod trusted;
 
-use std::borrow::Cow;
-use std::error::Error;
-use std::fmt;
-use std::sync::Arc;
-
-pub use self::charge::KeyCharge;
 pub use self::client_ip::{ClientIp, Unidentified};
-pub(crate) use self::extension::missing_extension;
+
 pub use self::extension::{ExtensionKey, User};
 pub use self::function::{FnKey, key_fn};
 pub use self::header::HeaderKey;
 pub use self::ip::{PeerIp, peer_addr};
-pub(crate) use self::marks::MarkIndex;
-pub use self::marks::{Mark, Marks};
 pub use self::method::MethodKey;
 pub use self::named_value::{CookieKey, QueryKey};
 pub use self::network::IpNetwork;
@@ -69,133 +56,13 @@ pub use self::network::IpNetwork;
 pub use self::normalize::nfkc_casefold_trim;
 pub use self::path::PathKey;
 pub(crate) use self::ranges::Ranges;
-pub(crate) use self::same_key::SameKeyCheck;
 pub use self::source::IpSource;
-pub(crate) use self::streak::{Length, Streak};
-pub use self::text::{KeyTextError, key_of_text};
-pub(crate) use self::text::{SHARED, bytes_of, text_of};
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
+pub use crate::engine::key::{KeyCharge, KeyError, KeyExtractor, KeyTextError, Mark, Marks, key_of_text};
+use crate::engine::key::{read_shared, text, write_shared};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
-
-/// Reads the key of a request from its head.
-///
-/// Object safe. It never gets the body, since the layer decides on a request before its body is read.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is no key extractor",
-    note = "a closure that reads the key from the request's head goes into `key_fn(...)`"
-)]
-pub trait KeyExtractor: Send + Sync + 'static {
-    /// Returns the key.
-    ///
-    /// # Errors
-    ///
-    /// If the request has no key. If the key is [missing](KeyError::Missing),
-    /// [`Policy::on_missing_key`](crate::Policy::on_missing_key) sets how the request is treated. After any other
-    /// error, the policy rejects the request.
-    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError>;
-
-    /// Whether a request may have several keys. The layer then calls [`extract_all`](Self::extract_all) in place of
-    /// [`extract`](Self::extract).
-    fn has_several(&self) -> bool {
-        false
-    }
-
-    /// Returns all keys of a request: the recipients of a message, say. The request is charged either to all of them or
-    /// to none, as it is with several policies: if one of the keys has no room, it is rejected. If there is no key, the
-    /// policy does not apply.
-    ///
-    /// The keys should differ: a key that is there twice is charged twice.
-    ///
-    /// # Errors
-    ///
-    /// As [`extract`](Self::extract). A key that is missing is shared or skipped as the request's only key.
-    ///
-    /// # Cost
-    ///
-    /// In memory, each key is looked up twice, since all but the first are peeked at before one is charged. On a
-    /// server, all keys are charged in one call, and each key that is only looked at takes another.
-    fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
-        Ok(vec![KeyCharge::new(self.extract(head)?)])
-    }
-
-    /// Whether the keys do not depend on the client, so that clients share them. A rejection may then be due to other
-    /// clients, and is answered 503, not 429.
-    fn is_shared(&self) -> bool {
-        false
-    }
-
-    /// The marks that every request with a key has, for layers of thousands of policies, such as one for each tenant:
-    /// the layer finds the policies of a request by its [`Marks`], and does not ask all the others. By default, none,
-    /// so that every request is asked for a key.
-    ///
-    /// Read once for each policy, when a layer is made or changed, and only if the extractor
-    /// [has several](Self::has_several) keys: a request without a key does not concern such a policy.
-    fn marks(&self) -> Vec<Mark> {
-        Vec::new()
-    }
-
-    /// Returns the key that an operator writes as `text`, for [`LimitsHandle`](crate::LimitsHandle): an address, the
-    /// value of a header, the name of a user, or a combination such as `alice + 203.0.113.7`.
-    ///
-    /// White space around a text or a part is dropped. A name that has some there, or a ` + `, or that begins with a
-    /// parenthesis, is written in quotation marks, with `\"` and `\\` for those in the name, and `\xff` for a byte that
-    /// cannot be typed. By default, any text that is not empty is a key.
-    ///
-    /// # Errors
-    ///
-    /// If no request has such a key. The error says what the keys are.
-    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        text::Content::Text.read(text)
-    }
-
-    /// Writes a key as [`read_text`](Self::read_text) reads it. `None` if it cannot: only a hash of the key [is
-    /// kept](PartitionKey#cost), say, or it is no key of this extractor. By default, the key is text.
-    ///
-    /// A [`LimitsHandle`](crate::LimitsHandle) reads the text again before it shows it. If that is not this key, or
-    /// `None` is returned, it shows the bytes, `(0x00ff)`, or the hash that is kept, `(sha256:…)`, and reads them, too.
-    fn write_text(&self, key: &PartitionKey) -> Option<String> {
-        text::write_name(key)
-    }
-}
-
-/// Implements [`KeyExtractor`] for pointers to extractors.
-macro_rules! impl_for_pointers {
-    ($($pointer:ident),+) => {$(
-        impl<K: KeyExtractor + ?Sized> KeyExtractor for $pointer<K> {
-            fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-                (**self).extract(head)
-            }
-
-            fn has_several(&self) -> bool {
-                (**self).has_several()
-            }
-
-            fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
-                (**self).extract_all(head)
-            }
-
-            fn is_shared(&self) -> bool {
-                (**self).is_shared()
-            }
-
-            fn marks(&self) -> Vec<Mark> {
-                (**self).marks()
-            }
-
-            fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-                (**self).read_text(text)
-            }
-
-            fn write_text(&self, key: &PartitionKey) -> Option<String> {
-                (**self).write_text(key)
-            }
-        }
-    )+};
-}
-
-impl_for_pointers!(Box, Arc);
 
 /// One key for all requests: all clients share one budget.
 #[derive(Clone, Copy, Debug, Default)]
@@ -212,47 +79,10 @@ impl KeyExtractor for Global {
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        match text.trim() {
-            "" | SHARED => Ok(PartitionKey::SHARED),
-            _ => Err(KeyTextError::new("(shared), the key that all requests share")),
-        }
+        read_shared(text)
     }
 
     fn write_text(&self, key: &PartitionKey) -> Option<String> {
-        (*key == PartitionKey::SHARED).then(|| SHARED.to_owned())
+        write_shared(key)
     }
 }
-
-/// Why a request has no key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The client did not send its identity.
-    Missing {
-        /// The name of the source, as in "header x-api-key". Rejections show it to clients.
-        what: Cow<'static, str>,
-    },
-    /// The client sent it more than once. Always rejected: if either value counted, a client could draw on the budget
-    /// of another client, or on a new one each time.
-    Ambiguous {
-        /// The name of the source, as in "header x-api-key". Rejections show it to clients.
-        what: Cow<'static, str>,
-    },
-    /// The server is not set up to provide the key. Always rejected, as the server's error.
-    Misconfigured {
-        /// The mistake and its cure: for the log, not for clients.
-        problem: Cow<'static, str>,
-    },
-}
-
-impl fmt::Display for KeyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Missing { what } => write!(f, "{what} is missing"),
-            Self::Ambiguous { what } => write!(f, "{what} was sent more than once"),
-            Self::Misconfigured { problem } => f.write_str(problem),
-        }
-    }
-}
-
-impl Error for KeyError {}

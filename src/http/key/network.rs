@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::text::{self, KeyTextError};
+use crate::engine::key::text::{self, KeyTextError};
 use crate::values::PartitionKey;
 
 /// The prefix length of the IPv6 networks that have a budget each, unless set: the smallest network that a provider

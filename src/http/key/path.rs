@@ -1,9 +1,9 @@
 //! `PathKey`: keys from the matched route or the raw path.
 
-#[cfg(feature = "axum")]
-use super::streak::{Length, Streak};
-use super::text::{self, KeyTextError};
 use super::{KeyError, KeyExtractor};
+use crate::engine::key::text::{self, KeyTextError};
+#[cfg(feature = "axum")]
+use crate::engine::key::{Length, Streak};
 use crate::http::head::RequestHead;
 #[cfg(feature = "axum")]
 use crate::http::key::log;

@@ -7,15 +7,15 @@ use std::time::Duration;
 use http::Response;
 
 use super::RateLimitLayer;
+use crate::engine::domain::Http;
+use crate::engine::policy::{Event, Hook, IntoPolicies, Policies, PolicyError};
+use crate::engine::reload::{Enforceable, LayerSettings, LayerState, LongerPath};
 use crate::http::body::RejectionBody;
-use crate::http::evaluate::LONGER_PATH;
 use crate::http::grpc::GrpcStatus;
 use crate::http::head::RequestHead;
 use crate::http::headers::{Jitter, RateLimitFields, WaitFields};
-use crate::http::policy::{Event, Hook, IntoPolicies, Policies, PolicyError};
 use crate::http::preflight::exempt_preflights;
 use crate::http::reject::{Rejection, RejectionFormat};
-use crate::http::reload::{Enforceable, LayerSettings, LayerState};
 use crate::values::Quota;
 
 /// Builds a [`RateLimitLayer`]. Once it is built, only its [policies](RateLimitLayer::handle) can be changed.
@@ -33,7 +33,7 @@ use crate::values::Quota;
 #[must_use]
 pub struct RateLimitLayerBuilder {
     policies: Policies,
-    settings: LayerSettings,
+    settings: LayerSettings<Http>,
 }
 
 impl RateLimitLayerBuilder {
@@ -63,7 +63,7 @@ impl RateLimitLayerBuilder {
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
         let state = LayerState::new(Enforceable::new(policies)?, settings);
-        state.install(&LONGER_PATH);
+        state.install(LongerPath::WHOLE);
         Ok(RateLimitLayer { state })
     }
 
@@ -82,14 +82,14 @@ impl RateLimitLayerBuilder {
     ///     .fields(RateLimitFields::none().x_ratelimit(ResetForm::EpochSeconds));
     /// ```
     pub fn fields(mut self, fields: RateLimitFields) -> Self {
-        self.settings.fields = fields;
+        self.settings.own.fields = fields;
         self
     }
 
     /// Sets the fields that report the wait of a rejection, besides `Retry-After`; unless set,
     /// `X-Rate-Limited-For`.
     pub fn wait_fields(mut self, fields: WaitFields) -> Self {
-        self.settings.responder.wait = fields;
+        self.settings.own.responder.wait = fields;
         self
     }
 
@@ -114,7 +114,7 @@ impl RateLimitLayerBuilder {
     /// ```
     #[doc(alias("thundering herd", "jitter"))]
     pub fn retry_jitter(mut self, max: Duration) -> Self {
-        self.settings.responder.jitter = Jitter::up_to(max);
+        self.settings.own.responder.jitter = Jitter::up_to(max);
         self
     }
 
@@ -127,7 +127,7 @@ impl RateLimitLayerBuilder {
 
     /// Sets the format of the body of a rejection for plain HTTP clients; problem details in JSON unless set.
     pub fn rejection_format(mut self, format: &RejectionFormat) -> Self {
-        self.settings.responder.set_format(format);
+        self.settings.own.responder.set_format(format);
         self
     }
 
@@ -171,7 +171,7 @@ impl RateLimitLayerBuilder {
     /// ```
     #[doc(alias("cors", "options"))]
     pub fn exempt_preflights(mut self, budget: Quota) -> Self {
-        self.settings.preflight_exemption = Some(exempt_preflights(budget));
+        self.settings.own.preflight_exemption = Some(exempt_preflights(budget));
         self
     }
 
@@ -202,7 +202,7 @@ impl RateLimitLayerBuilder {
         B: Into<RejectionBody>,
     {
         let respond = move |rejection: &Rejection, head: &RequestHead<'_>| respond(rejection, head).map(Into::into);
-        self.settings.responder.set_custom(Arc::new(respond));
+        self.settings.own.responder.set_custom(Arc::new(respond));
         self
     }
 
@@ -295,7 +295,7 @@ impl RateLimitLayerBuilder {
 
     /// Sets the status code of rejections for gRPC clients; [`GrpcStatus::ResourceExhausted`] unless set.
     pub fn grpc_status(mut self, status: GrpcStatus) -> Self {
-        self.settings.responder.grpc_status = status;
+        self.settings.own.responder.grpc_status = status;
         self
     }
 }

@@ -11,12 +11,10 @@ use std::sync::atomic::Ordering;
 use tower_layer::Layer;
 
 pub use self::builder::RateLimitLayerBuilder;
-use crate::http::evaluate::LONGER_PATH;
+use crate::engine::domain::Http;
+use crate::engine::policy::{IntoPolicies, Policy, PolicyError};
+use crate::engine::reload::{Enforceable, LayerSettings, LayerState, LimitsHandle, LongerPath};
 use crate::http::key::PeerIp;
-use crate::http::policy::{IntoPolicies, Policy, PolicyError};
-#[cfg(doc)]
-use crate::http::reload::LongerPath;
-use crate::http::reload::{Enforceable, LayerSettings, LayerState, LimitsHandle};
 use crate::http::service::RateLimit;
 use crate::limiter::{DecidingBucket, IntoLimiter};
 use crate::values::Backlog;
@@ -109,7 +107,7 @@ use crate::values::Backlog;
 #[must_use]
 #[doc(alias("throttle", "rate limiter", "429", "too many requests", "middleware"))]
 pub struct RateLimitLayer {
-    state: Arc<LayerState>,
+    state: Arc<LayerState<Http>>,
 }
 
 impl RateLimitLayer {
@@ -150,7 +148,7 @@ impl RateLimitLayer {
         let policies = Enforceable::one(policy).unwrap_or_else(|error| panic!("{error}"));
         let state = LayerState::new(policies, LayerSettings::default());
         if !L::ALWAYS_DECIDES {
-            state.install(&LONGER_PATH);
+            state.install(LongerPath::WHOLE);
         }
         Self { state }
     }
@@ -173,7 +171,7 @@ impl RateLimitLayer {
     #[must_use]
     #[doc(alias("hot reload", "reload"))]
     pub fn handle(&self) -> LimitsHandle {
-        LimitsHandle::new(Arc::clone(self.complete()))
+        LimitsHandle::of(Arc::clone(self.complete()))
     }
 
     /// Rejects, with 503, all waiters in the queues of this layer, and all requests to these queues from now on: see
@@ -222,8 +220,8 @@ impl RateLimitLayer {
     }
 
     /// Returns the state, for those who may do more with it than to evaluate requests.
-    pub(crate) fn complete(&self) -> &Arc<LayerState> {
-        self.state.install(&LONGER_PATH);
+    pub(crate) fn complete(&self) -> &Arc<LayerState<Http>> {
+        self.state.install(LongerPath::WHOLE);
         self.state.load().policies.iter().for_each(|policy| DecidingBucket::complete(&*policy.limiter));
         &self.state
     }

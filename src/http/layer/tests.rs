@@ -9,9 +9,9 @@ use tower::{ServiceExt, service_fn};
 use tower_layer::Layer;
 
 use super::RateLimitLayer;
+use crate::engine::policy::Policy;
+use crate::engine::snapshot::Snapshots;
 use crate::http::key::PeerIp;
-use crate::http::policy::Policy;
-use crate::http::snapshot::Snapshots;
 use crate::values::Quota;
 
 const PEER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);

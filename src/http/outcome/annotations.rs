@@ -1,38 +1,11 @@
-//! Annotations: the response fields and extensions that report the decisions on a request.
-
-use std::time::Duration;
+//! Annotates responses: with fields and extensions that report the decisions on their requests.
 
 use http::{Extensions, Method, Request, Response};
 
 use super::held_request::HeldRequest;
-use super::{EndsWithBody, StaysOpen};
-use crate::http::headers::{self, ResponseFields};
-use crate::http::verdict::Verdict;
-
-/// Response fields and extensions, computed at decision time and applied when the response arrives. Every response
-/// future holds them, so the rare parts are boxed.
-pub(crate) enum Annotations {
-    Known {
-        fields: Option<ResponseFields>,
-        rare: Option<Box<Rare>>,
-    },
-    /// The request holds units until its response ends.
-    Held {
-        request: HeldRequest,
-        known: Option<Box<Self>>,
-    },
-    /// The request ends with its response, or its accounts depend on the response.
-    Open(Box<dyn StaysOpen>),
-}
-
-const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
-
-/// The annotations that few layers use.
-pub(crate) struct Rare {
-    /// The time that the request waited for its turn.
-    waited: Option<Duration>,
-    verdict: Option<Verdict>,
-}
+use super::{Annotations, EndsWithBody, StaysOpen};
+use crate::engine::outcome::Rare;
+use crate::http::{extensions, headers};
 
 impl Annotations {
     /// Adds to the extensions of the request, before the inner service is called.
@@ -61,13 +34,6 @@ impl Annotations {
             }
             Self::Open(open) => open.begin(is_head, extensions),
         }
-    }
-
-    /// The annotations of a request that holds units, if these are the others.
-    #[inline(always)]
-    pub(crate) fn holding(self, request: HeldRequest) -> Self {
-        let is_bare = matches!(self, Self::Known { fields: None, rare: None });
-        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
     }
 
     /// Ends a request to which the inner service has no response but an error.
@@ -127,15 +93,10 @@ pub(crate) enum StillOpen {
 }
 
 impl Rare {
-    /// Boxes the rare annotations of a request, if there are any.
-    pub(crate) fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
-        (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
-    }
-
     #[cold]
     fn extend_request(&self, extensions: &mut Extensions) {
         if let Some(verdict) = &self.verdict {
-            verdict.extend_request(extensions);
+            extensions::add_verdict(verdict, extensions);
         }
     }
 
@@ -146,7 +107,7 @@ impl Rare {
             headers::append_server_timing(response.headers_mut(), waited);
         }
         if let Some(verdict) = self.verdict {
-            verdict.insert_into(response.extensions_mut());
+            extensions::put_verdict(verdict, response.extensions_mut());
         }
     }
 }

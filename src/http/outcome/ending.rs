@@ -55,6 +55,13 @@ impl Ending {
         self.has_ended.store(true, Ordering::Relaxed);
     }
 
+    /// Notes how the request is over, without a response.
+    pub(crate) const fn end_as(&mut self, end: RequestEnd) {
+        self.has_head = true;
+        self.has_failed = matches!(end, RequestEnd::Failed);
+        self.has_no_content = matches!(end, RequestEnd::Served);
+    }
+
     /// How the request is over, if it is dropped now.
     pub(crate) fn request_end(&self) -> RequestEnd {
         if self.has_failed {

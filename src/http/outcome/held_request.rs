@@ -1,7 +1,8 @@
 //! Requests that hold units, and await nothing else of their responses.
 //!
 //! An [open request](super::StaysOpen) keeps the entries of its transaction. A held one keeps its units alone: one
-//! allocation for them, which it shares with the [`Permits`] in the extensions of the request, and one for these.
+//! allocation for them, which it shares with the [`Permits`](crate::Permits) in the extensions of the request, and one
+//! for these.
 
 use std::sync::Arc;
 
@@ -9,8 +10,10 @@ use http::{Extensions, HeaderMap};
 
 use super::EndsWithBody;
 use super::ending::Ending;
+use crate::engine::permits::Held;
+use crate::http::extensions as attached;
 use crate::http::head::ResponseHead;
-use crate::http::permits::{Held, Permits};
+use crate::values::RequestEnd;
 
 /// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
 /// until the client has disconnected or the service has failed.
@@ -28,7 +31,12 @@ impl HeldRequest {
     /// Notes whether the method is `HEAD`. Lets the handler take the units.
     pub(crate) fn begin(&mut self, is_head: bool, extensions: &mut Extensions) {
         self.ending.begin(is_head);
-        Permits::insert(&self.held, extensions);
+        attached::add_permits(&self.held, extensions);
+    }
+
+    /// Notes how the request is over, without a response.
+    pub(crate) fn end_as(&mut self, end: RequestEnd) {
+        self.ending.end_as(end);
     }
 
     /// Notes the head of the response.

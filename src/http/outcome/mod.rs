@@ -1,57 +1,30 @@
-//! What becomes of a request: it passes, is rejected, or waits.
+//! What ends with the response to an admitted request.
 //!
-//! The values here are made by [`evaluate`](super::evaluate), and used by the service. What most programs never make, a
-//! request that waits and one that [stays open](StaysOpen), is behind a pointer to a trait. So a program that cannot
-//! make it is not linked with its code.
+//! What most programs never make, a request that [stays open](StaysOpen), is behind a pointer to a trait. So a program
+//! that cannot make it is not linked with its code.
 
 mod annotations;
 mod ending;
 mod held_request;
+mod open_request;
 
-use std::future::Future;
-use std::pin::Pin;
-use std::time::Duration;
+use http::{Extensions, HeaderMap};
 
-use http::{Extensions, HeaderMap, Response};
-
-pub(crate) use self::annotations::{Annotations, Rare, StillOpen};
+pub(crate) use self::annotations::StillOpen;
 pub(crate) use self::ending::Ending;
 pub(crate) use self::held_request::HeldRequest;
-use crate::http::body::RejectionBody;
+pub(crate) use self::open_request::ResponseProgress;
+use crate::engine::domain::Http;
+use crate::engine::outcome::Admitted;
+use crate::engine::settlement::Settlement;
+use crate::engine::verdict::Verdict;
 use crate::http::head::ResponseHead;
-use crate::http::headers::ResponseFields;
-use crate::http::reject::Rejection;
+use crate::values::RequestEnd;
 
-/// The result of an evaluation.
-pub(crate) enum Evaluation {
-    /// The inner service is called; the annotations go onto its response.
-    Admitted(Annotations),
-    /// The request is answered with this response.
-    Rejected(Response<RejectionBody>),
-    /// The request waits for its turn in a queue, or for a server.
-    Pending(Waiting),
-}
+/// The annotations of a request's response.
+pub(crate) type Annotations = Admitted<Http>;
 
-/// The decision of all policies together: the annotations of an admitted request, or the rejection.
-pub(crate) type Evaluated = Result<Annotations, Box<Rejected>>;
-
-/// A request that waits. If it is dropped meanwhile, even before the first poll, the client has disconnected.
-pub(crate) type Waiting = Pin<Box<dyn Future<Output = Evaluated> + Send>>;
-
-/// The reason why a request is rejected, and the fields of its response.
-pub(crate) struct Rejected {
-    pub(crate) rejection: Rejection,
-    pub(crate) fields: Option<ResponseFields>,
-    /// The time that the request waited for its turn.
-    pub(crate) waited: Option<Duration>,
-}
-
-/// A rejection before any policy has decided.
-impl From<Rejection> for Rejected {
-    fn from(rejection: Rejection) -> Self {
-        Self { rejection, fields: None, waited: None }
-    }
-}
+const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
 
 /// A request that is not over before the body of its response ends. Dropped, it ends.
 pub(crate) trait EndsWithBody {
@@ -104,4 +77,10 @@ pub(crate) trait StaysOpen: EndsWithBody + Send + Sync {
 
     /// Whether anything remains to end with the body.
     fn lasts(&self) -> bool;
+
+    /// The verdict so far, if the layer adds one, and what reports the cost, if a policy awaits that.
+    fn look(&self) -> (Option<Verdict>, Option<Settlement>);
+
+    /// Notes how the request is over, without a response.
+    fn end_as(&mut self, end: RequestEnd);
 }

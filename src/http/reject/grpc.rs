@@ -2,9 +2,10 @@
 
 use http::Response;
 
-use super::rejection::{Reason, Rejection};
+use super::rejection::Rejection;
+use crate::engine::reason::Reason;
+use crate::engine::verdict::PolicyVerdict;
 use crate::http::grpc::{Code, GrpcRetry, GrpcStatus, Protocol, Status, Violation};
-use crate::http::verdict::PolicyVerdict;
 
 /// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
@@ -49,10 +50,10 @@ mod tests {
 
     use super::*;
     use crate::algorithm::TokenBucket;
+    use crate::engine::policy::Policy;
+    use crate::engine::reason::Wait;
+    use crate::engine::verdict::Verdict;
     use crate::http::key::KeyError;
-    use crate::http::policy::Policy;
-    use crate::http::reject::Wait;
-    use crate::http::verdict::Verdict;
     use crate::values::{LimiterError, Quota};
 
     #[test]

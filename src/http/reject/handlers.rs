@@ -7,9 +7,9 @@ use http::Request;
 use http::request::Parts;
 
 use super::rejection::Rejection;
+use crate::engine::verdict::Verdict;
 use crate::http::head::RequestHead;
 use crate::http::log;
-use crate::http::verdict::Verdict;
 
 /// In plain HTTP: axum does not say which request is answered. For gRPC, see [`Rejection::response`].
 impl IntoResponse for Rejection {

@@ -6,11 +6,8 @@ mod handlers;
 mod problem;
 mod rejection;
 mod responder;
-mod shed_responses;
-mod wait;
 
-pub use self::rejection::{Reason, Rejection};
+pub use self::rejection::Rejection;
 pub use self::responder::RejectionFormat;
 pub(crate) use self::responder::Responder;
-pub(crate) use self::shed_responses::{ForAnybody, ShedResponses, is_usual};
-pub(crate) use self::wait::Wait;
+pub use crate::engine::reason::Reason;

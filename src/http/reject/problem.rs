@@ -2,7 +2,8 @@
 
 use http::StatusCode;
 
-use super::rejection::{BANNED, EXCEEDED, OVERLOADED, OVERLOADED_LATER, Reason, Rejection};
+use super::rejection::{BANNED, EXCEEDED, OVERLOADED, OVERLOADED_LATER, Rejection};
+use crate::engine::reason::Reason;
 
 /// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";

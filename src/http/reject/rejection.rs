@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::engine::key::KeyError;
+use crate::engine::policy::{Policy, validate_name};
+use crate::engine::reason::{Reason, Wait};
+use crate::engine::verdict::{PolicyVerdict, Verdict};
 use crate::http::grpc::GrpcRetry;
 use crate::http::headers::{self, Jitter};
-use crate::http::key::KeyError;
-use crate::http::policy::{Policy, validate_name};
-use crate::http::reject::wait::Wait;
 use crate::http::text::Text;
-use crate::http::verdict::{PolicyVerdict, Verdict};
 use crate::values::{Decision, LimiterError};
 
 /// A rejected request: the reason, the status, the detail and the wait.
@@ -141,30 +141,6 @@ fn push_count(text: &mut Text<24>, count: u64, unit: &str) {
     }
 }
 
-/// Why a request was rejected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The limit of a policy is used up, or its queue is full.
-    LimitExceeded,
-    /// The server is [overloaded](crate::Overload), and no other limit rejects the request.
-    Overloaded,
-    /// The client kept sending after being rejected, and is [banned](crate::Policy::penalty).
-    Banned,
-    /// An operator has [banned](crate::LimitsHandle::ban) the client.
-    BannedByHand,
-    /// The quota of the key is [suspended](crate::Quota::suspended).
-    Suspended,
-    /// The request lacks the key of a policy.
-    MissingKey,
-    /// The request has the key more than once.
-    AmbiguousKey,
-    /// The server is [misconfigured](crate::key::KeyError::Misconfigured). The log names the mistake and its cure.
-    Misconfigured,
-    /// A limiter could not decide and its policy fails closed, or it was [closed](crate::Limiter::close).
-    LimiterFailed,
-}
-
 /// The advertised wait when a limiter failed: a guess, since the duration of the outage is unknown. The shortest that
 /// `Retry-After` can advertise: a client that comes back too early is only rejected once more.
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
@@ -205,6 +181,7 @@ impl Rejection {
         }))
     }
 
+    #[inline(always)]
     pub(crate) fn limit_exceeded(status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
         Self::by_policies(Reason::LimitExceeded, EXCEEDED, status, wait, verdict)
     }
@@ -230,6 +207,7 @@ impl Rejection {
 
     /// Makes a rejection by at least one policy. `before` is the detail up to the number of seconds to wait, if a wait
     /// helps.
+    #[inline]
     fn by_policies(reason: Reason, before: &'static str, status: StatusCode, wait: Wait, verdict: Verdict) -> Self {
         let retry = GrpcRetry::from(wait);
         let detail = match retry {
@@ -370,6 +348,16 @@ impl Rejection {
 
 /// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it
 /// first if it should be.
+impl From<Wait> for GrpcRetry {
+    fn from(wait: Wait) -> Self {
+        match wait {
+            Wait::Estimate(wait) | Wait::After(wait) => Self::After(wait),
+            Wait::UnknownEstimate | Wait::UntilReleased => Self::Unknown,
+            Wait::Never => Self::Never,
+        }
+    }
+}
+
 impl From<LimiterError> for Box<Rejection> {
     fn from(error: LimiterError) -> Self {
         Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))

@@ -208,9 +208,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::engine::reason::Wait;
+    use crate::engine::verdict::{PolicyVerdict, Verdict};
     use crate::http::headers::{Described, PolicyReading, QuotaUnit, RateLimitFields, Writer};
-    use crate::http::reject::Wait;
-    use crate::http::verdict::{PolicyVerdict, Verdict};
     use crate::util::cases::cases;
     use crate::values::{Decision, Quota, Terms};
 

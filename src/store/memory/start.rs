@@ -63,7 +63,7 @@ impl<S> SharedTable<S> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Makes a table that is filled by its first question. The steps of `http/policy` pass it another algorithm each
+    /// Makes a table that is filled by its first question. The steps of `engine/policy` pass it another algorithm each
     /// time.
     pub(crate) fn table<S: Copy + Send + 'static>(self) -> MemoryTable<S, C> {
         let shared = SharedTable {

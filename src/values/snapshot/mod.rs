@@ -1,5 +1,5 @@
 //! The parts of a snapshot: the bytes of a table, and the time between its writing and its restoring. The file around
-//! them is `http/snapshot`.
+//! them is `engine/snapshot`.
 
 mod gap;
 mod numbers;

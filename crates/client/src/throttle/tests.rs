@@ -1,14 +1,20 @@
-//! Costs and clones of a `ThrottleLayer`, and its behaviour when its limiter fails.
+//! What a `ThrottleLayer` shares, how requests wait and end, and its behaviour when a limiter fails.
 
+use std::cell::Cell;
 use std::convert::Infallible;
+use std::error::Error;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::direct::On;
 use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Mode, Receipt, RequestEnd};
+use tower_sluice::policy::PolicyError;
+use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
-use tower_sluice::{Decision, FailureMode, Limiter, LimiterError, Quota, RateLimiter};
+use tower_sluice::{Decision, FailureMode, LeakyQueue, Limiter, LimiterError, Policy, Quota, RateLimiter, TokenBucket};
 
 use super::{ThrottleError, ThrottleLayer};
 use crate::captured_log::Log;
@@ -20,22 +26,58 @@ async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Reply {
     layer.layer(service).oneshot(request).await
 }
 
-fn is_rejected(answer: &Reply) -> bool {
-    matches!(answer, Err(ThrottleError::Rejected { .. }))
+/// A policy that charges what the request says.
+fn by_size(limiter: impl IntoLimiter) -> Policy<On<u64>> {
+    Policy::on("size", limiter).cost_fn(|size| *size)
+}
+
+/// The reason of a rejection, and its wait in seconds.
+fn rejection(reply: &Reply) -> Option<(Reason, Option<u64>)> {
+    match reply {
+        Err(ThrottleError::Rejected(rejected)) => {
+            Some((rejected.reason(), rejected.retry_after().map(|wait| wait.as_secs())))
+        }
+        _ => None,
+    }
+}
+
+/// The error of the limiter, if that is why the request was rejected.
+fn failure(reply: &Reply) -> Option<&LimiterError> {
+    let error = reply.as_ref().err()?.source()?.downcast_ref();
+    assert_eq!(rejection(reply), Some((Reason::LimiterFailed, None)));
+    error
 }
 
 #[tokio::test]
-async fn a_cost_that_is_set_on_a_clone_is_charged_to_the_same_budget() {
-    let bucket = tower_sluice::TokenBucket::new(Quota::per_hour(10));
-    let limiter = RateLimiter::new(bucket, MemoryStore::default().with_clock(ManualClock::new()));
-    let by_one = ThrottleLayer::new(limiter);
-    let by_size = by_one.clone().cost_fn(|size| *size);
+async fn services_and_clones_share_the_budget_and_its_changes() {
+    let bucket = || {
+        let store = MemoryStore::default().with_clock(ManualClock::new());
+        RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), store)
+    };
+    let layer = ThrottleLayer::new(by_size(bucket()));
+    let earlier = layer.layer(service_fn(|_: u64| async { Ok::<_, Infallible>("done") }));
+    assert_eq!(send(&layer.clone(), 8).await.unwrap(), "done");
+    // Ten of an hour: one in six minutes.
+    assert_eq!(rejection(&earlier.clone().oneshot(3).await), Some((Reason::LimitExceeded, Some(360))));
 
-    assert_eq!(send(&by_size, 8).await.unwrap(), "done");
-    assert_eq!(send(&by_one, 8).await.unwrap(), "done");
-    assert!(is_rejected(&send(&by_size, 2).await), "one is left of ten");
-    assert_eq!(send(&by_one, 2).await.unwrap(), "done");
-    assert!(is_rejected(&send(&by_one, 2).await));
+    layer.limits().replace(Policy::on("size", bucket())).unwrap();
+    assert_eq!(earlier.clone().oneshot(8).await.unwrap(), "done", "it costs one");
+    assert_eq!(send(&layer.clone(), 8).await.unwrap(), "done");
+    assert!(rejection(&earlier.oneshot(8).await).is_some());
+}
+
+#[test]
+fn policies_that_cannot_be_enforced_make_no_layer() {
+    let none: Vec<Policy<On<u64>>> = Vec::new();
+    assert_eq!(ThrottleLayer::try_new(none).unwrap_err(), PolicyError::NoPolicy);
+}
+
+/// As bodies of requests are.
+#[tokio::test]
+async fn requests_that_no_two_threads_can_read_move_between_threads() {
+    let layer = ThrottleLayer::new(Policy::on("all", Quota::per_hour(1)));
+    let service = layer.layer(service_fn(async |request: Cell<u64>| Ok::<_, Infallible>(request.get())));
+    assert_eq!(tokio::spawn(service.oneshot(Cell::new(7))).await.unwrap().unwrap(), 7);
 }
 
 /// Fails at every charge. Its fallback, if it has one, admits requests that cost one.
@@ -71,18 +113,18 @@ impl Limiter for Broken {
 #[tokio::test]
 async fn the_failure_mode_decides_when_the_limiter_fails() {
     for answers_at_once in [true, false] {
-        let layer = |broken: Broken| {
-            ThrottleLayer::new(Arc::new(Broken { answers_at_once, ..broken })).cost_fn(|cost: &u64| *cost)
-        };
-        let fails = |answer: Reply| matches!(answer, Err(ThrottleError::Limiter(_)));
+        let policy = |broken: Broken| by_size(Arc::new(Broken { answers_at_once, ..broken }));
+        let send = async |policy: Policy<On<u64>>, size| send(&ThrottleLayer::new(policy), size).await;
 
-        assert_eq!(send(&layer(BROKEN), 1).await.unwrap(), "done");
-        let retry = send(&layer(BROKEN), 2).await;
-        assert!(matches!(retry, Err(ThrottleError::Rejected { retry_after: Some(wait) }) if wait.as_secs() == 7));
-        assert!(fails(send(&layer(Broken { has_fallback: false, ..BROKEN }), 1).await));
+        assert_eq!(send(policy(BROKEN), 1).await.unwrap(), "done");
+        let retry = send(policy(BROKEN), 2).await;
+        assert_eq!(rejection(&retry), Some((Reason::LimitExceeded, Some(7))));
+        let failed = send(policy(Broken { has_fallback: false, ..BROKEN }), 1).await;
+        assert_eq!(failure(&failed).unwrap().to_string(), "out of reach");
+        assert_eq!(failed.unwrap_err().to_string(), "the limit `size` cannot be checked");
 
-        assert!(fails(send(&layer(BROKEN).on_failure(FailureMode::Reject), 1).await));
-        assert_eq!(send(&layer(BROKEN).on_failure(FailureMode::Allow), 2).await.unwrap(), "done");
+        assert!(failure(&send(policy(BROKEN).on_failure(FailureMode::Reject), 1).await).is_some());
+        assert_eq!(send(policy(BROKEN).on_failure(FailureMode::Allow), 2).await.unwrap(), "done");
     }
 }
 
@@ -90,37 +132,38 @@ async fn the_failure_mode_decides_when_the_limiter_fails() {
 async fn a_closed_limiter_rejects_in_every_failure_mode() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let closed = Arc::new(Broken { is_closed: true, ..BROKEN }).into_limiter();
-        let layer = ThrottleLayer::new(closed).on_failure(mode);
-        let answer = send(&layer, 1).await;
-        assert!(matches!(answer, Err(ThrottleError::Limiter(error)) if error.is_closed()), "{mode:?}");
+        let reply = send(&ThrottleLayer::new(by_size(closed).on_failure(mode)), 1).await;
+        assert!(failure(&reply).is_some_and(LimiterError::is_closed), "{mode:?}");
     }
 }
 
 #[tokio::test]
 async fn the_beginning_of_an_outage_is_logged_once() {
     let (log, _guard) = Log::start();
-    let layer = ThrottleLayer::new(Arc::new(BROKEN)).on_failure(FailureMode::Allow);
-    let other_options = layer.clone().cost_fn(|cost: &u64| *cost);
-    for layer in [&layer, &other_options] {
+    let layer = ThrottleLayer::new(by_size(Arc::new(BROKEN)).on_failure(FailureMode::Allow));
+    for layer in [&layer, &layer.clone()] {
         assert_eq!(send(layer, 1).await.unwrap(), "done");
     }
     let lines = log.lines();
     let [line] = &lines[..] else { panic!("{lines:?}") };
-    assert!(line.contains("WARN") && line.contains("limiter failed"), "{line}");
+    assert!(line.contains("WARN") && line.contains("limiter failed") && line.contains(r#"policy="size""#), "{line}");
     assert!(line.contains("out of reach") && line.contains(r#"requests="pass uncounted""#), "{line}");
 }
 
-/// Admits all requests, and keeps how they end.
-#[derive(Default)]
-struct Ends(Mutex<Vec<RequestEnd>>);
+/// Admits all requests, at once or not, and keeps how they end.
+struct Ends {
+    answers_at_once: bool,
+    ends: Mutex<Vec<RequestEnd>>,
+}
 
 impl Limiter for Ends {
     fn decide(&self, _: &Ask<'_>) -> Answer {
-        Decision::allow(1, 1).into()
+        let answer = Ok(Decision::allow(1, 1));
+        if self.answers_at_once { Answer::Ready(answer) } else { Answer::Pending(Box::pin(async { answer })) }
     }
 
     fn release(&self, _: &Ask<'_>, _: Receipt, _: u64, end: RequestEnd) {
-        self.0.lock().unwrap().push(end);
+        self.ends.lock().unwrap().push(end);
     }
 
     fn describe(&self) -> Description {
@@ -130,17 +173,41 @@ impl Limiter for Ends {
 
 #[tokio::test]
 async fn a_limiter_knows_how_a_request_has_ended() {
-    let ends = Arc::new(Ends::default());
-    let layer = ThrottleLayer::new(Arc::clone(&ends));
-    let service = layer.layer(service_fn(async |request: u64| match request {
-        0 => Ok("done"),
-        1 => Err("broken"),
-        _ => std::future::pending().await,
+    for answers_at_once in [true, false] {
+        let ends = Arc::new(Ends { answers_at_once, ends: Mutex::default() });
+        let layer = ThrottleLayer::new(Policy::on("ends", Arc::clone(&ends)));
+        let service = layer.layer(service_fn(async |request: u64| match request {
+            0 => Ok("done"),
+            1 => Err("broken"),
+            _ => std::future::pending().await,
+        }));
+        assert_eq!(service.clone().oneshot(0).await.unwrap(), "done");
+        assert!(service.clone().oneshot(1).await.is_err());
+        let mut never = tokio_test::task::spawn(service.oneshot(2));
+        assert!(never.poll().is_pending());
+        assert_eq!(*ends.ends.lock().unwrap(), [RequestEnd::Served, RequestEnd::Failed]);
+        drop(never);
+        assert_eq!(*ends.ends.lock().unwrap(), [RequestEnd::Served, RequestEnd::Failed, RequestEnd::Abandoned]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_while_it_waits_leaves_the_queue_and_calls_nothing() {
+    let called = Arc::new(AtomicU32::new(0));
+    let counting = Arc::clone(&called);
+    let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));
+    let layer = ThrottleLayer::new(Policy::on("pace", Arc::clone(&queue)));
+    let service = layer.layer(service_fn(move |_: u64| {
+        counting.fetch_add(1, Ordering::Relaxed);
+        async { Ok::<_, Infallible>("done") }
     }));
-    assert_eq!(service.clone().oneshot(0).await.unwrap(), "done");
-    assert!(service.clone().oneshot(1).await.is_err());
-    let mut never = tokio_test::task::spawn(service.oneshot(2));
-    assert!(never.poll().is_pending());
-    drop(never);
-    assert_eq!(*ends.0.lock().unwrap(), [RequestEnd::Served, RequestEnd::Failed, RequestEnd::Abandoned]);
+    service.clone().oneshot(1).await.unwrap();
+    let mut waits = tokio_test::task::spawn(service.clone().oneshot(2));
+    assert!(waits.poll().is_pending());
+    assert_eq!((queue.waiting(), called.load(Ordering::Relaxed)), (1, 1));
+    drop(waits);
+    assert_eq!(queue.waiting(), 0);
+    let start = tokio::time::Instant::now();
+    service.oneshot(3).await.unwrap();
+    assert_eq!((start.elapsed(), called.load(Ordering::Relaxed)), (Duration::from_secs(1), 2));
 }

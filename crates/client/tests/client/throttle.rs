@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
-use tower_sluice::{LeakyQueue, Quota, TokenBucket};
+use tower_sluice::{LeakyQueue, Policy, Quota, TokenBucket};
 use tower_sluice_client::{ThrottleError, ThrottleLayer};
 
 #[tokio::test(start_paused = true)]
@@ -17,7 +17,7 @@ async fn a_client_paces_its_outgoing_calls() {
         async move { Ok::<_, std::io::Error>(number * 2) }
     });
     let queue = LeakyQueue::new(Quota::per_second(5)).max_queue(3);
-    let mut client = ServiceBuilder::new().layer(ThrottleLayer::new(queue)).service(backend);
+    let mut client = ServiceBuilder::new().layer(ThrottleLayer::new(Policy::on("pace", queue))).service(backend);
 
     let start = tokio::time::Instant::now();
     let mut calls = Vec::new();
@@ -28,10 +28,8 @@ async fn a_client_paces_its_outgoing_calls() {
     for call in calls {
         answers.push((call.await.unwrap(), start.elapsed().as_millis()));
     }
-    let Err(ThrottleError::Rejected { retry_after, .. }) = answers.pop().unwrap().0 else {
-        panic!("the fifth fits nowhere")
-    };
-    assert_eq!(retry_after, Some(Duration::from_millis(200)));
+    let Err(ThrottleError::Rejected(rejected)) = answers.pop().unwrap().0 else { panic!("the fifth fits nowhere") };
+    assert_eq!(rejected.retry_after(), Some(Duration::from_millis(200)));
     let answers: Vec<_> = answers.into_iter().map(|(answer, at)| (answer.unwrap(), at)).collect();
     assert_eq!(answers, [(0, 0), (2, 200), (4, 400), (6, 600)]);
     assert_eq!(called.load(Ordering::Relaxed), 4);
@@ -46,14 +44,15 @@ async fn requests_of_any_type_have_keys_and_costs() {
     let printer = service_fn(|job: Job| async move {
         if job.pages == 13 { Err(std::io::Error::other("jammed")) } else { Ok(job.pages) }
     });
-    let layer =
-        ThrottleLayer::keyed(TokenBucket::new(Quota::per_hour(20)), |job: &Job| job.tenant).cost_fn(|job| job.pages);
-    let service = layer.layer(printer);
+    let pages = Policy::on("pages", TokenBucket::new(Quota::per_hour(20)));
+    let pages = pages.key_by(|job: &Job| job.tenant).cost_fn(|job| job.pages);
+    let service = ThrottleLayer::new(pages).layer(printer);
     let print = |tenant, pages| service.clone().oneshot(Job { tenant, pages });
     assert_eq!(print("a", 15).await.unwrap(), 15);
     let rejected = print("a", 15).await.unwrap_err();
-    assert!(rejected.to_string().starts_with("rate limit exceeded, retry after 17"), "{rejected}");
-    assert!(matches!(print("a", 21).await, Err(ThrottleError::Rejected { retry_after: None, .. })));
+    assert!(rejected.to_string().starts_with("rejected by `pages`; retry in 17"), "{rejected}");
+    let too_large = print("a", 21).await.unwrap_err();
+    assert!(matches!(&too_large, ThrottleError::Rejected(rejected) if rejected.retry_after().is_none()), "{too_large}");
     assert_eq!(print("b", 15).await.unwrap(), 15);
     let jammed = print("c", 13).await.unwrap_err();
     assert!(matches!(jammed, ThrottleError::Service(_)) && jammed.to_string() == "jammed");

@@ -1,0 +1,293 @@
+//! Transactions of policies between which there is a choice: a [formula](Formula) says which of them have to admit the
+//! request.
+//!
+//! It is asked before each charge, with what is known by then: who rejects the request has no room, and everybody else
+//! may have. So it chooses the first alternatives that may have room. Charges that it no longer chooses are refunded:
+//! a member whose partner turned out to have no room. It never chooses those again, since a choice only ever moves on
+//! to a later alternative: each answer rejects a member, or charges one, so that this ends.
+
+use std::cmp::Reverse;
+
+use super::decide::Decide;
+use super::entry::{PolicyEntry, Progress};
+use super::scope::Scope;
+use super::transaction::{Cause, PendingMembers, Transaction};
+use crate::engine::policy::Policy;
+use crate::values::{Formula, MemberAnswers, MemberDecision, Rest, Room};
+
+/// Which policies are to be charged, by what they have said so far. It is kept between the steps of a request, so that
+/// no step searches the entries for each policy, and only a rejection makes the formula choose again.
+pub(super) struct Choice {
+    /// What each policy says.
+    rooms: Vec<Room>,
+    /// The chosen policies, in the order of their indices. Without a choice, none.
+    chosen: Vec<usize>,
+    /// Whether `chosen` is what the formula chooses. Only a rejection changes that.
+    is_current: bool,
+}
+
+impl Choice {
+    fn of<D: Decide>(policies: &[Policy<D>], entries: &[PolicyEntry]) -> Self {
+        let mut rooms = vec![Room::NoSay; policies.len()];
+        for entry in entries.iter().filter(|entry| !entry.policy_of(policies).shadow) {
+            let lacks_room = entry.progress == Progress::Rejected;
+            rooms[entry.policy as usize] = if lacks_room { Room::None } else { Room::Some };
+        }
+        Self { rooms, chosen: Vec::new(), is_current: false }
+    }
+
+    /// Chooses anew, if a policy has rejected the request since the last choice. Returns whether there is a choice.
+    fn update(&mut self, formula: &Formula) -> bool {
+        self.chosen.clear();
+        self.is_current = formula.choose(&|policy| self.rooms[policy], &mut self.chosen) != Room::None;
+        self.chosen.sort_unstable();
+        self.is_current
+    }
+
+    fn has_chosen(&self, policy: usize) -> bool {
+        self.chosen.binary_search(&policy).is_ok()
+    }
+
+    /// Records that a policy has no room.
+    fn reject(&mut self, policy: usize) {
+        if self.rooms[policy] == Room::Some {
+            self.rooms[policy] = Room::None;
+        }
+        self.is_current = false;
+    }
+}
+
+/// The index of the entry of a policy. With alternatives, each policy has one entry at most, in the order of their
+/// indices.
+fn position_of(entries: &[PolicyEntry], policy: usize) -> Option<usize> {
+    entries.binary_search_by_key(&policy, |entry| entry.policy as usize).ok()
+}
+
+/// What a policy says about a request, if an entry has no room that `lacks_room`. A policy that does not apply has no
+/// say, and neither has a shadow.
+fn room_unless<D: Decide>(
+    policies: &[Policy<D>],
+    entries: &[PolicyEntry],
+    policy: usize,
+    lacks_room: impl Fn(&PolicyEntry) -> bool,
+) -> Room {
+    match position_of(entries, policy).map(|index| &entries[index]) {
+        Some(_) if policies[policy].shadow => Room::NoSay,
+        Some(entry) if lacks_room(entry) => Room::None,
+        Some(_) => Room::Some,
+        None => Room::NoSay,
+    }
+}
+
+impl Transaction {
+    /// [Prechecks](Self::precheck) the entries that the formula chooses, until it chooses no others. Returns `false` if
+    /// it has no choice left.
+    pub(super) fn precheck_members<D: Decide>(&mut self, scope: Scope<'_, D>, formula: &Formula) -> bool {
+        let policies = &*scope.in_force.policies;
+        for entry in &mut self.entries {
+            let policy = entry.policy_of(policies);
+            if !policy.shadow && (entry.ban.is_some() || entry.debt_wait().is_some()) {
+                entry.peek(policy, &self.context);
+                entry.progress = Progress::Rejected;
+            }
+        }
+        let mut choice = Box::new(Choice::of(policies, &self.entries));
+        let mut is_peeked_at = vec![false; self.entries.len()];
+        while choice.update(formula) {
+            // Nothing has to be refunded if the charge of the first one is rejected.
+            let mut without_room = None;
+            for policy in choice.chosen.iter().skip(1) {
+                let Some(index) = position_of(&self.entries, *policy) else { continue };
+                let entry = &mut self.entries[index];
+                let is_new = entry.progress == Progress::Uncharged && !is_peeked_at[index];
+                is_peeked_at[index] = true;
+                if is_new && !entry.passes_precheck(entry.policy_of(policies), &self.context) {
+                    without_room = Some(index);
+                    break;
+                }
+            }
+            let Some(index) = without_room else {
+                self.choice = Some(choice);
+                return true;
+            };
+            self.entries[index].progress = Progress::Rejected;
+            choice.reject(self.entries[index].policy as usize);
+        }
+        false
+    }
+
+    /// Makes `next` the entry to charge next: one that the formula chooses, and after these a shadow. At the end, only
+    /// entries that have decided are left.
+    ///
+    /// # Errors
+    ///
+    /// If the formula has no choice left.
+    pub(super) fn choose_next<D: Decide>(&mut self, scope: Scope<'_, D>, formula: &Formula) -> Result<(), Cause> {
+        let policies = &*scope.in_force.policies;
+        let mut choice = self.choice.take().unwrap_or_else(|| Box::new(Choice::of(policies, &self.entries)));
+        let is_new = !choice.is_current;
+        if is_new && !choice.update(formula) {
+            return Err(self.cause(scope, formula));
+        }
+        let is_chosen = |entry: &PolicyEntry| choice.has_chosen(entry.policy as usize);
+        let is_given_up = |entry: &PolicyEntry| {
+            entry.progress == Progress::Charged && !entry.policy_of(policies).shadow && !is_chosen(entry)
+        };
+        for entry in self.entries.iter_mut().rev().filter(|entry| is_new && is_given_up(entry)) {
+            scope.take_back(entry);
+            entry.decision = None;
+            entry.progress = Progress::Uncharged;
+        }
+        let is_left = |entry: &PolicyEntry| entry.progress == Progress::Uncharged;
+        // All before `next` are decided, unless others were chosen.
+        let from = if is_new { 0 } else { self.next.min(self.entries.len()) };
+        let next = self.entries[from..].iter().position(|entry| is_left(entry) && is_chosen(entry));
+        let next = next.map(|index| from + index);
+        self.choice = Some(choice);
+        // Shadows come last.
+        let shadow = || self.entries.iter().position(|entry| is_left(entry) && entry.policy_of(policies).shadow);
+        self.next = match next.or_else(shadow) {
+            Some(next) => next,
+            None => {
+                self.entries.retain(|entry| entry.progress != Progress::Uncharged);
+                for entry in self.entries.iter_mut().filter(|entry| entry.progress == Progress::Rejected) {
+                    entry.progress = Progress::PassedOver;
+                    // Its idempotency key, and its charge to a debt.
+                    entry.stake = None;
+                }
+                self.entries.len()
+            }
+        };
+        Ok(())
+    }
+
+    /// The reason why no choice is left. It is a failure if the request could pass had no limiter failed.
+    fn cause<D: Decide>(&mut self, scope: Scope<'_, D>, formula: &Formula) -> Cause {
+        let Some((index, error)) = self.failure.take() else { return Cause::Rejected };
+        // A member that failed has made no decision.
+        let rejects = |entry: &PolicyEntry| entry.progress == Progress::Rejected && entry.decision.is_some();
+        let with_luck = |policy| room_unless(&scope.in_force.policies, &self.entries, policy, rejects);
+        if formula.room(&with_luck) == Room::None {
+            return Cause::Rejected;
+        }
+        self.next = index;
+        Cause::Failed(error)
+    }
+
+    /// Records that the next entry has no room.
+    pub(super) fn pass_over(&mut self, cause: Cause) {
+        let entry = &mut self.entries[self.next];
+        entry.progress = Progress::Rejected;
+        if let Some(choice) = &mut self.choice {
+            choice.reject(entry.policy as usize);
+        }
+        if let Cause::Failed(error) = cause {
+            entry.decision = None;
+            self.failure.get_or_insert((self.next, error));
+        }
+    }
+
+    /// Charges the next entry in one call with others of the same store, if there is a choice between them, or if all
+    /// of them are charged. Returns their indices.
+    pub(super) fn charge_members<D: Decide>(&self, scope: Scope<'_, D>) -> Option<(Vec<usize>, PendingMembers)> {
+        let formula = scope.in_force.formula.as_ref()?;
+        let choice = self.choice.as_ref()?;
+        let first = self.entries[self.next].claim(scope, &self.context)?;
+        let mut claims = vec![(self.next, first)];
+        for (index, entry) in self.entries.iter().enumerate() {
+            if index != self.next && entry.progress == Progress::Uncharged {
+                let claim = entry.claim(scope, &self.context).filter(|claim| claim.store() == claims[0].1.store());
+                claims.extend(claim.map(|claim| (index, claim)));
+            }
+        }
+        // Entries outside of the call are known if they were chosen, or reject the request. Others might have room, and
+        // would go before later alternatives.
+        let mut is_member = vec![false; choice.rooms.len()];
+        claims.iter().for_each(|(index, _)| is_member[self.entries[*index].policy as usize] = true);
+        let rest = formula.rest(&|policy| match choice.rooms[policy] {
+            Room::Some if is_member[policy] => Rest::member(policy),
+            Room::Some if !choice.has_chosen(policy) => Rest::Unknown,
+            room => Rest::Known(room),
+        });
+        let Rest::Formula { formula: rest, .. } = rest else { return None };
+        claims.retain(|(index, _)| rest.has(self.entries[*index].policy as usize));
+        if claims.len() < 2 || claims[0].0 != self.next {
+            return None;
+        }
+        let (members, mut claims): (Vec<usize>, Vec<_>) = claims.into_iter().unzip();
+        let number = |policy| members.iter().position(|index| self.entries[*index].policy as usize == policy);
+        let rest = rest.renumbered(&|policy| number(policy).expect("it was retained"));
+        let first = claims.remove(0);
+        Some((members, first.decide_by(claims, rest)))
+    }
+
+    /// Records the answers of one call to the entries with the indices `members`.
+    pub(super) fn set_member_answers<D: Decide>(
+        &mut self,
+        scope: Scope<'_, D>,
+        members: &[usize],
+        answers: MemberAnswers,
+    ) {
+        for (index, answer) in members.iter().zip(answers) {
+            let Some(answer) = answer else { continue };
+            let entry = &mut self.entries[*index];
+            let policy = scope.policy(entry);
+            match answer {
+                Ok(MemberDecision { decision, is_charged: true }) => {
+                    policy.report_health(None);
+                    entry.admit(policy, decision, scope.in_force.is_open_ended());
+                }
+                Ok(MemberDecision { decision, .. }) if decision.is_allowed() => policy.report_health(None),
+                answer => {
+                    self.next = *index;
+                    self.reject_next(scope, answer.map(|answer| answer.decision));
+                }
+            }
+        }
+    }
+}
+
+impl<D: Decide> Scope<'_, D> {
+    /// The greatest measure of the entries that reject a request, as far as alternatives do not make up for them: of
+    /// alternatives, that of the least. Of equal ones, that of the first entry.
+    pub(super) fn greatest<M: Ord>(
+        self,
+        entries: &[PolicyEntry],
+        measure: impl Fn(&PolicyEntry) -> M,
+    ) -> Option<(M, &PolicyEntry)> {
+        let policies = &*self.in_force.policies;
+        let measured = |index: usize| {
+            let entry = &entries[index];
+            let rejects = entry.is_rejected() && !entry.policy_of(policies).shadow;
+            rejects.then(|| (measure(entry), Reverse(index)))
+        };
+        let greatest = match &self.in_force.formula {
+            None => (0..entries.len()).filter_map(measured).max(),
+            Some(formula) => formula.greatest(&|policy| {
+                let index = position_of(entries, policy)?;
+                (!policies[policy].shadow).then(|| measured(index))
+            })?,
+        };
+        greatest.map(|(measure, Reverse(index))| (measure, &entries[index]))
+    }
+
+    /// Marks the entries that reject a request, but have an alternative with room.
+    pub(super) fn mark_passed_over(self, entries: &mut [PolicyEntry]) {
+        let Some(formula) = &self.in_force.formula else { return };
+        let policies = &*self.in_force.policies;
+        for entry in entries.iter_mut().filter(|entry| entry.progress == Progress::PassedOver) {
+            // Its alternative may have been found to have no room when the wait is over.
+            entry.progress = Progress::Rejected;
+        }
+        let mut lacking: Vec<usize> = Vec::new();
+        let room = |policy| room_unless(policies, entries, policy, PolicyEntry::is_rejected);
+        formula.lacking(&room, &mut lacking);
+        lacking.sort_unstable();
+        for entry in entries.iter_mut().filter(|entry| entry.is_rejected()) {
+            let policy = entry.policy as usize;
+            if !policies[policy].shadow && lacking.binary_search(&policy).is_err() {
+                entry.progress = Progress::PassedOver;
+            }
+        }
+    }
+}

@@ -1,0 +1,542 @@
+//! The questions and refunds of a transaction, in their order.
+
+use std::any::Any;
+use std::future::{Future, ready};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+
+use super::evaluate;
+use crate::engine::domain::Http;
+use crate::engine::evaluate::Decide;
+use crate::engine::outcome::{Evaluated, Evaluation, Waiting};
+use crate::engine::policy::{Hook, IntoPolicies, Policy};
+use crate::engine::reload::LongerPath;
+use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
+use crate::http::head::RequestHead;
+use crate::limiter::Limiter;
+use crate::values::time::{Clock, Monotonic};
+use crate::values::{
+    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
+    MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Room, Terms,
+};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+/// A limiter with fixed answers, which logs the questions.
+struct Scripted {
+    name: &'static str,
+    log: Log,
+    /// Whether it admits a peek, and a charge.
+    admits: [bool; 2],
+    fails: bool,
+}
+
+impl Limiter for Scripted {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        self.log.lock().unwrap().push(format!("{} {:?} {}", self.name, ask.mode(), ask.cost()));
+        if self.fails && ask.mode() == Mode::Charge {
+            return Answer::Ready(Err(LimiterError::new("out of reach")));
+        }
+        if self.admits[usize::from(ask.mode() != Mode::Peek)] {
+            Decision::allow(9, 9 - ask.cost()).with_receipt(Receipt::new(1)).into()
+        } else {
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
+        }
+    }
+
+    fn refund(&self, _: &Ask<'_>, _: Receipt, units: u64) {
+        self.log.lock().unwrap().push(format!("{} refund {units}", self.name));
+    }
+
+    fn describe(&self) -> Description {
+        Description::new()
+            .advertising(Terms::sliding_window(crate::values::Quota::per_hour(9)))
+            .answering(Mode::Peek)
+            .answering(Mode::Fallback)
+    }
+
+    fn inherit(&self, _: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        Some(Inheritance::in_place())
+    }
+}
+
+fn scripted(log: &Log, name: &'static str, admits: [bool; 2]) -> Policy {
+    Policy::new(name, Arc::new(Scripted { name, log: Arc::clone(log), admits, fails: false }))
+}
+
+fn enforceable(policies: impl IntoPolicies) -> Enforceable<Http> {
+    Enforceable::new(policies).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn layer(policies: impl IntoPolicies) -> Arc<LayerState<Http>> {
+    // With the verdict and the timing, so that all annotations are rendered.
+    let settings = LayerSettings { adds_verdict: true, adds_timing: true, ..LayerSettings::default() };
+    with_longer_path(LayerState::new(enforceable(policies), settings))
+}
+
+fn with_longer_path(layer: Arc<LayerState<Http>>) -> Arc<LayerState<Http>> {
+    layer.install(LongerPath::WHOLE);
+    layer
+}
+
+/// The response to a request, without its body.
+fn respond(layer: &Arc<LayerState<Http>>) -> Response<()> {
+    let request = Request::new(());
+    match evaluate(layer, &layer.load(), &RequestHead::from(&request)) {
+        Evaluation::Admitted(annotations) => {
+            let mut response = Response::new(());
+            annotations.write(&mut response);
+            assert!(response.headers().contains_key("ratelimit"));
+            response
+        }
+        Evaluation::Rejected(rejected) => Http::reply(layer, rejected, &RequestHead::from(&request)).map(drop),
+        Evaluation::Replied(response) => response.map(drop),
+        Evaluation::Pending(_) => panic!("all limiters answer at once"),
+    }
+}
+
+fn status(layer: &Arc<LayerState<Http>>) -> StatusCode {
+    respond(layer).status()
+}
+
+fn taken(log: &Log) -> Vec<String> {
+    std::mem::take(&mut log.lock().unwrap())
+}
+
+#[test]
+fn one_policy_is_asked_once_and_rendering_asks_no_limiter() {
+    let log = Log::default();
+    assert_eq!(status(&layer([scripted(&log, "a", [true, true])])), 200);
+    assert_eq!(taken(&log), ["a Charge 1"]);
+    assert_eq!(status(&layer([scripted(&log, "a", [true, false])])), 503);
+    assert_eq!(taken(&log), ["a Charge 1"]);
+}
+
+#[test]
+fn policies_that_follow_a_charge_are_peeked_at_first() {
+    let log = Log::default();
+    assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [true; 2])])), 200);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Charge 1"]);
+}
+
+#[test]
+fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits() {
+    let log = Log::default();
+    assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [false; 2])])), 503);
+    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1"]);
+    // Likewise if the first charge is rejected.
+    assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
+}
+
+/// Rejects the first question and admits the next, as if a charge were refunded in between.
+struct RefundedMeanwhile(AtomicBool);
+
+impl Limiter for RefundedMeanwhile {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        let was_asked = self.0.swap(true, Ordering::Relaxed);
+        if was_asked {
+            Decision::allow(9, 8).into()
+        } else {
+            Decision::reject(9, 0, Some(Duration::from_secs(5))).into()
+        }
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn a_refund_after_the_precheck_does_not_undo_the_rejection() {
+    let refunded = Policy::new("b", Arc::new(RefundedMeanwhile(AtomicBool::new(false))));
+    assert_eq!(status(&layer([scripted(&Log::default(), "a", [true; 2]), refunded])), 503);
+}
+
+/// Admits every request after two seconds in its queue.
+struct Queue;
+
+impl Limiter for Queue {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::allow(9, 8).with_delay(Duration::from_secs(2)).into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn a_rejected_request_reports_the_time_that_it_has_waited_and_not_the_time_that_it_would_wait() {
+    let queue = || Policy::new("queue", Arc::new(Queue));
+    let timing = |admits| {
+        let response = respond(&layer([queue(), scripted(&Log::default(), "next", admits)]));
+        assert_eq!(response.status(), 503);
+        response.headers().get("server-timing").cloned()
+    };
+    assert_eq!(timing([false, false]), None, "rejected by the precheck");
+    assert_eq!(timing([true, false]).unwrap(), "ratelimit;dur=2000.000", "rejected after the wait");
+}
+
+#[test]
+fn reserved_charges_are_refunded_in_reverse_order() {
+    let log = Log::default();
+    let fickle = scripted(&log, "c", [true, false]);
+    assert_eq!(status(&layer([scripted(&log, "a", [true; 2]).cost(2), scripted(&log, "b", [true; 2]), fickle])), 503);
+    let reserved = ["b Peek 1", "c Peek 1", "a Charge 2", "b Charge 1", "c Charge 1", "b refund 1", "a refund 2"];
+    assert_eq!(taken(&log), reserved);
+}
+
+#[test]
+fn shadows_are_charged_last_and_reject_nothing() {
+    let log = Log::default();
+    let shadow = scripted(&log, "shadow", [false; 2]).shadow();
+    assert_eq!(status(&layer([shadow, scripted(&log, "a", [true; 2])])), 200);
+    assert_eq!(taken(&log), ["a Charge 1", "shadow Charge 1"]);
+}
+
+#[test]
+fn a_fallback_decides_in_place_of_a_failure() {
+    let log = Log::default();
+    let failing = Scripted { name: "f", log: Arc::clone(&log), admits: [true; 2], fails: true };
+    assert_eq!(status(&layer([Policy::new("f", Arc::new(failing))])), 200);
+    assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
+}
+
+#[cfg(feature = "tracing")]
+mod logged {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::util::captured_log;
+    use crate::values::time::{SIMULATED, Timestamp};
+
+    /// Admits every request, except while it fails.
+    struct Failing(Arc<AtomicBool>);
+
+    impl Limiter for Failing {
+        fn decide(&self, ask: &Ask<'_>) -> Answer {
+            if ask.mode() == Mode::Charge && self.0.load(Ordering::Relaxed) {
+                return Answer::Ready(Err(LimiterError::new("out of reach")));
+            }
+            Decision::allow(9, 8).into()
+        }
+
+        fn describe(&self) -> Description {
+            let terms = Terms::sliding_window(crate::values::Quota::per_hour(9));
+            Description::new().advertising(terms).answering(Mode::Fallback)
+        }
+    }
+
+    #[test]
+    fn the_log_says_that_a_limiter_works_again_once_it_admits_requests_without_its_fallback() {
+        std::thread_local! {
+            static SECONDS: Cell<u64> = const { Cell::new(1_000) };
+        }
+        SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
+        let (log, _subscriber) = captured_log::Log::start();
+        let fails = Arc::new(AtomicBool::new(true));
+        let layer = layer([Policy::new("f", Arc::new(Failing(Arc::clone(&fails))))]);
+        for (second, still_fails, lines) in [(0, true, 1), (60, true, 1), (120, false, 2), (180, false, 2)] {
+            SECONDS.set(1_000 + second);
+            fails.store(still_fails, Ordering::Relaxed);
+            assert_eq!(status(&layer), 200);
+            assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
+        }
+        assert!(log.lines()[1].contains("limiter recovered"), "{:?}", log.lines());
+        SIMULATED.set(None);
+    }
+}
+
+#[test]
+fn a_settlement_after_a_change_goes_to_the_heir() {
+    let log = Log::default();
+    let unless_created = |policy: Policy| policy.charge_when(|response| response.status() == StatusCode::CREATED);
+    let layer = layer([unless_created(scripted(&log, "a", [true; 2]))]);
+    let request = Request::new(());
+    let Evaluation::Admitted(annotations) = evaluate(&layer, &layer.load(), &RequestHead::from(&request)) else {
+        panic!("it is admitted")
+    };
+    let heir = Scripted { name: "heir", log: Arc::clone(&log), admits: [true; 2], fails: false };
+    layer.replace(enforceable(unless_created(Policy::new("a", Arc::new(heir)))));
+    annotations.settle(&mut Response::new(()));
+    assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
+}
+
+/// A request without a charge leaves nothing to refund.
+#[test]
+fn a_request_that_passed_uncounted_has_no_open_charge() {
+    for (fails, open) in [(false, 1), (true, 0)] {
+        let limiter = Scripted { name: "a", log: Log::default(), admits: [true; 2], fails };
+        let policy = Policy::new("a", Arc::new(limiter)).on_failure(FailureMode::Allow).charge_when(|_| true);
+        let layer = layer([policy]);
+        let request = Request::new(());
+        let in_force = layer.load();
+        let evaluated = evaluate(&layer, &in_force, &RequestHead::from(&request));
+        let expected =
+            in_force.policies[0].lineage.record.open_charges().expected(&PartitionKey::SHARED, Monotonic.now());
+        assert_eq!(expected.map_or(0, |(units, _)| units), open);
+        assert!(matches!(evaluated, Evaluation::Admitted(_)));
+    }
+}
+
+/// A limiter whose charges are answered by a server: alone, or in one call with the charges of the same store. It can
+/// be peeked at without a call.
+struct Remote {
+    scripted: Scripted,
+    store: usize,
+}
+
+impl Limiter for Remote {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        match self.scripted.decide(ask) {
+            Answer::Ready(answer) if ask.mode() == Mode::Charge => Answer::Pending(Box::pin(ready(answer))),
+            check => check,
+        }
+    }
+
+    fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
+        self.scripted.refund(ask, receipt, units);
+    }
+
+    fn describe(&self) -> Description {
+        let log = Arc::clone(&self.scripted.log);
+        self.scripted.describe().batching(Batched {
+            name: self.scripted.name,
+            log,
+            admits: self.scripted.admits[1],
+            store: self.store,
+        })
+    }
+
+    fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
+        self.scripted.inherit(predecessor)
+    }
+}
+
+/// Admits and logs the claims of a [`Remote`].
+#[derive(Clone)]
+struct Batched {
+    name: &'static str,
+    log: Log,
+    admits: bool,
+    store: usize,
+}
+
+impl Batching for Batched {
+    fn claim(&self, _: &Ask<'_>) -> Option<Box<dyn Claim>> {
+        Some(Box::new(self.clone()))
+    }
+}
+
+impl Claim for Batched {
+    fn store(&self) -> usize {
+        self.store
+    }
+
+    fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
+        let decide = |claim: Box<Self>| {
+            claim.log.lock().unwrap().push(format!("{} in a batch", claim.name));
+            Ok(Decision::allow(9, 8))
+        };
+        let answers: Answers = std::iter::once(self).chain(others).map(decide).collect();
+        Box::pin(ready(answers))
+    }
+
+    fn decide_by(
+        self: Box<Self>,
+        others: Vec<Box<dyn Claim>>,
+        formula: Formula,
+    ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
+        let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
+        let members: Vec<_> = std::iter::once(self).chain(others).collect();
+        let room = |member: usize| if members[member].admits { Room::Some } else { Room::None };
+        let mut chosen = Vec::new();
+        formula.choose(&room, &mut chosen);
+        let answers = members.iter().enumerate().map(|(member, claim)| {
+            let is_charged = chosen.contains(&member);
+            let done = if is_charged { "charged" } else { "read" };
+            claim.log.lock().unwrap().push(format!("{} {done} in a batch", claim.name));
+            let rejected = Decision::reject(9, 0, Some(Duration::from_secs(5)));
+            let decision = if claim.admits { Decision::allow(9, 8).with_receipt(Receipt::new(1)) } else { rejected };
+            Some(Ok(MemberDecision { decision, is_charged }))
+        });
+        let answers: MemberAnswers = answers.collect();
+        Box::pin(ready(answers))
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+fn remote(log: &Log, policy: &'static str, limiter: &'static str, admits: [bool; 2], store: usize) -> Policy {
+    let scripted = Scripted { name: limiter, log: Arc::clone(log), admits, fails: false };
+    Policy::new(policy, Arc::new(Remote { scripted, store }))
+}
+
+/// Begins a request that waits for a server.
+fn begin(layer: &Arc<LayerState<Http>>) -> Waiting<Http> {
+    match evaluate(layer, &layer.load(), &RequestHead::from(&Request::new(()))) {
+        Evaluation::Pending(waiting) => waiting,
+        _ => panic!("the first policy answers later"),
+    }
+}
+
+/// Continues a request once all servers have answered.
+fn finish(mut waiting: Waiting<Http>) -> Evaluated<Http> {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(evaluated) => evaluated,
+        Poll::Pending => panic!("all servers have answered"),
+    }
+}
+
+#[test]
+fn a_batch_after_a_wait_and_a_change_charges_the_heirs() {
+    let log = Log::default();
+    // The second and the third share a store.
+    let policies = |[a, b, c]: [&'static str; 3]| {
+        [("a", a, 1), ("b", b, 2), ("c", c, 2)]
+            .map(|(name, limiter, store)| remote(&log, name, limiter, [true; 2], store))
+    };
+    let layer = layer(policies(["a", "b", "c"]));
+    let waiting = begin(&layer);
+    assert_eq!(taken(&log), ["b Peek 1", "c Peek 1", "a Charge 1"]);
+    layer.replace(enforceable(policies(["heir of a", "heir of b", "heir of c"])));
+    assert!(finish(waiting).is_ok());
+    assert_eq!(taken(&log), ["heir of b in a batch", "heir of c in a batch"]);
+}
+
+#[test]
+fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
+    let log = Log::default();
+    let rejecting = || remote(&log, "a", "a", [true, false], 1);
+    let layer = layer([rejecting(), remote(&log, "b", "b", [true; 2], 2)]);
+    let waiting = begin(&layer);
+    assert_eq!(taken(&log), ["b Peek 1", "a Charge 1"]);
+    layer.replace(enforceable([rejecting(), remote(&log, "b", "heir of b", [true; 2], 2)]));
+    assert!(finish(waiting).is_err());
+    assert_eq!(taken(&log), ["heir of b Peek 1"]);
+}
+
+/// Whether a request of these alternatives, each on the server with its number, passes, and what was asked.
+fn asked(log: &Log, tree: impl IntoPolicies) -> (bool, Vec<String>) {
+    let passes = finish(begin(&layer(tree))).is_ok();
+    (passes, taken(log))
+}
+
+#[test]
+fn alternatives_on_one_server_are_decided_in_one_call() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    let first_full = on("a", false, 1).or_else(on("b", true, 1));
+    assert_eq!(asked(&log, first_full), (true, vec!["a read in a batch".into(), "b charged in a batch".into()]));
+    let both = on("a", true, 1).and(on("b", false, 1)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, both);
+    assert!(passes);
+    assert_eq!(
+        questions,
+        ["b Peek 1", "a read in a batch", "b read in a batch", "c charged in a batch"].map(str::to_owned)
+    );
+    let none = on("a", false, 1).or_else(on("b", false, 1));
+    let (passes, questions) = asked(&log, none);
+    assert!(!passes);
+    assert_eq!(questions[..2], ["a read in a batch".to_owned(), "b read in a batch".to_owned()]);
+}
+
+#[test]
+fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
+    let log = Log::default();
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    // A call for `a` and `c` would charge `c`, although `b` goes before it.
+    let tree = on("a", false, 1).or_else(on("b", true, 2)).or_else(on("c", true, 1));
+    assert_eq!(asked(&log, tree), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
+    // What is charged elsewhere is given back, if its partner turns out to have no room.
+    let tree = on("a", true, 1).and(on("b", false, 2)).or_else(on("c", true, 1));
+    let (passes, questions) = asked(&log, tree);
+    assert!(passes);
+    let in_one_call = ["b Peek 1", "a charged in a batch", "c read in a batch"];
+    assert_eq!(questions, [&in_one_call[..], &["b Charge 1", "a refund 1", "c Charge 1"]].concat());
+}
+
+/// Two requests in a layer of one policy: the first holds the only unit. Returns the response to the second with its
+/// body, its verdict and all that was reported. `is_short` is whether they take the path of a single policy.
+fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> String {
+    use super::scope::Scope;
+    use super::transaction::Transaction;
+
+    let events = Arc::new(Mutex::new(Vec::new()));
+    let reported = Arc::clone(&events);
+    let hook = move |event: &crate::policy::Event<'_>| reported.lock().unwrap().push(format!("{event:?}"));
+    let settings = LayerSettings {
+        adds_verdict: true,
+        adds_timing: true,
+        hook: Some(Hook::new(hook)),
+        ..LayerSettings::default()
+    };
+    let layer = with_longer_path(LayerState::new(enforceable(policy), settings));
+    let in_force = layer.load();
+    assert!(in_force.is_held());
+    let evaluate_one = || {
+        let head = RequestHead::from(request);
+        if is_short {
+            return evaluate(&layer, &in_force, &head);
+        }
+        let scope = Scope { layer: &layer, in_force: &in_force };
+        scope.evaluate_transaction(Transaction::with_patience(scope.patience(&head)), None, &head)
+    };
+    let first = evaluate_one();
+    let response = match evaluate_one() {
+        Evaluation::Rejected(rejected) => Http::reply(&layer, rejected, &RequestHead::from(request)),
+        Evaluation::Replied(response) => response,
+        _ => panic!("the first one has the unit"),
+    };
+    let (parts, body) = response.into_parts();
+    let body =
+        tokio_test::assert_ready_ok!(tokio_test::task::spawn(http_body_util::BodyExt::collect(body)).poll()).to_bytes();
+    let verdict = format!("{:?}", parts.extensions.get::<crate::Verdict>());
+    let stats = in_force.policies[0].stats();
+    let counted = format!("{:?} {:?}", stats.in_flight, stats.overload);
+    let headers = format!("{:?}", parts.headers);
+    drop(first);
+    drop(evaluate_one());
+    let events = events.lock().unwrap();
+    format!("{} {headers}\n{body:?}\n{verdict}\n{events:?}\n{counted}", parts.status)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_path_of_a_policy_that_holds_units_rejects_as_a_transaction_does() {
+    use crate::key::HeaderKey;
+    use crate::{Concurrency, Overload};
+
+    let overload = || Policy::new("o", Overload::new().limits(1..=1).max_queue(0));
+    let policies: [(&str, &dyn Fn() -> Policy); 8] = [
+        ("overload", &overload),
+        ("with a key", &|| overload().key(HeaderKey::from_static("x-tenant"))),
+        ("with a status", &|| overload().status(StatusCode::TOO_MANY_REQUESTS)),
+        ("too dear", &|| overload().cost_fn(|_| 2)),
+        ("concurrency", &|| Policy::new("c", Concurrency::new(1))),
+        ("concurrency with a key", &|| Policy::new("c", Concurrency::new(1)).key(HeaderKey::from_static("x-tenant"))),
+        ("concurrency with a status", &|| Policy::new("c", Concurrency::new(1)).status(StatusCode::IM_A_TEAPOT)),
+        ("concurrency, too dear", &|| Policy::new("c", Concurrency::new(1)).cost_fn(|_| 2)),
+    ];
+    let json = Request::get("/").header("x-tenant", "a").body(()).unwrap();
+    let head = Request::head("/").header("x-tenant", "a").body(()).unwrap();
+    let grpc = Request::post("/a.B/C")
+        .version(http::Version::HTTP_2)
+        .header("x-tenant", "a")
+        .header("content-type", "application/grpc");
+    let requests = [json, head, grpc.header("te", "trailers").body(()).unwrap()];
+    for (name, policy) in policies {
+        for request in &requests {
+            let [short, whole] = [true, false].map(|is_short| second_of_two(policy(), request, is_short));
+            assert_eq!(short, whole, "{name}");
+        }
+    }
+}

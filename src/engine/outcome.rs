@@ -1,0 +1,79 @@
+//! What becomes of a subject: it passes, is rejected, or waits.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use super::translate::Translate;
+use super::verdict::Verdict;
+
+/// The result of an evaluation.
+pub(crate) enum Evaluation<D: Translate> {
+    /// It passes.
+    Admitted(Admitted<D>),
+    Rejected(Rejected<D>),
+    /// It is answered as others were.
+    Replied(D::Reply),
+    /// It waits for its turn in a queue, or for a server.
+    Pending(Waiting<D>),
+}
+
+/// The decision of all policies together.
+pub(crate) type Evaluated<D> = Result<Admitted<D>, Box<Rejected<D>>>;
+
+/// A subject that waits. If it is dropped meanwhile, even before the first poll, the client has disconnected.
+pub(crate) type Waiting<D> = Pin<Box<dyn Future<Output = Evaluated<D>> + Send>>;
+
+/// The reason why a subject is rejected, and the report of the decisions.
+pub(crate) struct Rejected<D: Translate> {
+    pub(crate) rejection: D::Rejection,
+    pub(crate) fields: D::Fields,
+    /// The time that the subject waited for its turn.
+    pub(crate) waited: Option<Duration>,
+}
+
+impl<D: Translate> Rejected<D> {
+    /// A rejection before any policy has decided.
+    pub(super) fn undecided(rejection: D::Rejection) -> Self {
+        Self { rejection, fields: D::Fields::default(), waited: None }
+    }
+}
+
+/// An admitted subject: the report of the decisions, computed when they were made, and what ends with the subject.
+/// Every response future holds one, so the rare parts are boxed.
+pub(crate) enum Admitted<D: Translate> {
+    Known {
+        fields: D::Fields,
+        rare: Option<Box<Rare>>,
+    },
+    /// The subject holds units until it is over.
+    Held {
+        request: D::Held,
+        known: Option<Box<Self>>,
+    },
+    /// The subject ends later, or its accounts depend on its outcome.
+    Open(D::Open),
+}
+
+/// What few layers report.
+pub(crate) struct Rare {
+    /// The time that the subject waited for its turn.
+    pub(crate) waited: Option<Duration>,
+    pub(crate) verdict: Option<Verdict>,
+}
+
+impl<D: Translate> Admitted<D> {
+    /// The subject holds units, too.
+    #[inline(always)]
+    pub(super) fn holding(self, request: D::Held) -> Self {
+        let is_bare = matches!(&self, Self::Known { fields, rare: None } if D::is_empty(fields));
+        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
+    }
+}
+
+impl Rare {
+    /// Boxes the rare reports of a subject, if there are any.
+    pub(super) fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
+        (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
+    }
+}

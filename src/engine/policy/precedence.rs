@@ -1,0 +1,51 @@
+//! `Precedence`: which of the requests that wait in a limiter that sheds go first.
+
+use std::num::NonZeroU32;
+
+use crate::engine::domain::{Domain, Reads};
+use crate::values::{Ask, Priority};
+
+/// The class of a request, and the weight of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Precedence {
+    priority: Priority,
+    weight: NonZeroU32,
+}
+
+/// The options that find the precedence of a request.
+pub(super) struct PrecedenceOf<D: Domain> {
+    pub(super) priority: Option<Reads<D, Priority>>,
+    pub(super) weight: Option<Reads<D, NonZeroU32>>,
+}
+
+/// By hand, since a derived one would ask for `D: Default`.
+impl<D: Domain> Default for PrecedenceOf<D> {
+    fn default() -> Self {
+        Self { priority: None, weight: None }
+    }
+}
+
+impl<D: Domain> PrecedenceOf<D> {
+    /// The precedence of a request; `None` if all requests have the usual one.
+    #[inline]
+    pub(super) fn find(&self, head: &D::Subject<'_>) -> Option<Precedence> {
+        if self.priority.is_none() && self.weight.is_none() {
+            return None;
+        }
+        Some(Precedence {
+            priority: self.priority.as_ref().map_or(Priority::default(), |priority| priority(head)),
+            weight: self.weight.as_ref().map_or(NonZeroU32::MIN, |weight| weight(head)),
+        })
+    }
+}
+
+impl Precedence {
+    pub(crate) const fn priority(self) -> Priority {
+        self.priority
+    }
+
+    /// The question of a request with this precedence.
+    pub(crate) const fn of(self, ask: Ask<'_>) -> Ask<'_> {
+        ask.prioritized(self.priority).weighing(self.weight)
+    }
+}

@@ -1,0 +1,291 @@
+//! Decisions without a layer: on values of the program's own, by the policies that layers have.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use tower_sluice::direct::{Limits, Rejected};
+use tower_sluice::key::HeaderKey;
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::ResponseHead;
+use tower_sluice::rejection::Reason;
+use tower_sluice::store::MemoryStore;
+use tower_sluice::time::ManualClock;
+use tower_sluice::{
+    Concurrency, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Penalty, Policy, Quota, RateLimitLayer,
+    RateLimiter, TokenBucket,
+};
+
+/// A job of a customer, which costs rows.
+struct Job {
+    customer: u64,
+    rows: u64,
+}
+
+const fn job(customer: u64, rows: u64) -> Job {
+    Job { customer, rows }
+}
+
+/// A bucket on a clock that a test moves.
+fn bucket(quota: Quota, clock: &ManualClock) -> Arc<dyn Limiter> {
+    Arc::new(RateLimiter::new(TokenBucket::new(quota), MemoryStore::default().with_clock(clock.clone())))
+}
+
+fn left(limits: &Limits<Job>, policy: &str, customer: u64) -> u64 {
+    let key = tower_sluice::PartitionKey::from(customer);
+    let peeked = limits.peek(policy, &key);
+    futures_util::FutureExt::now_or_never(peeked).unwrap().unwrap().decision().remaining()
+}
+
+fn reject(limits: &Limits<Job>, job: &Job) -> Box<Rejected> {
+    limits.decide(job).at_once().unwrap().expect_err("it is rejected")
+}
+
+#[test]
+fn each_key_has_a_budget() {
+    let rows = Policy::on("rows", Quota::per_hour(100)).key_by(|job: &Job| job.customer).cost_fn(|job| job.rows);
+    let limits = Limits::new(rows);
+    let admission = limits.decide(&job(1, 60)).at_once().unwrap().unwrap();
+    assert_eq!(admission.verdict().unwrap().policies()[0].decision().remaining(), 40);
+    admission.finish();
+    let rejected = reject(&limits, &job(1, 60));
+    assert_eq!(rejected.reason(), Reason::LimitExceeded);
+    // 20 rows more take 12 minutes.
+    assert!(rejected.retry_after().unwrap() <= Duration::from_secs(720), "{rejected}");
+    assert!(rejected.to_string().starts_with("rejected by `rows`; retry in "), "{rejected}");
+    limits.decide(&job(2, 60)).at_once().unwrap().unwrap().finish();
+    // As an operator types it.
+    let typed = futures_util::FutureExt::now_or_never(limits.peek("rows", "2")).unwrap().unwrap();
+    assert_eq!(typed.decision().remaining(), 40);
+}
+
+#[test]
+fn a_value_is_charged_to_all_policies_or_to_none() {
+    let all = Policy::on("all", Quota::per_hour(100)).cost_fn(|job: &Job| job.rows);
+    let own = Policy::on("own", Quota::per_hour(10)).key_by(|job: &Job| job.customer).cost_fn(|job| job.rows);
+    let limits = Limits::new([all, own]);
+    limits.decide(&job(1, 10)).at_once().unwrap().unwrap().finish();
+    assert_eq!(reject(&limits, &job(1, 1)).verdict().violated().count(), 1);
+    limits.decide(&job(2, 10)).at_once().unwrap().unwrap().finish();
+    let shared = futures_util::FutureExt::now_or_never(limits.peek("all", "(shared)")).unwrap().unwrap();
+    assert_eq!(shared.decision().remaining(), 80);
+}
+
+#[test]
+fn alternatives_are_charged_in_their_order() {
+    let own = |name, limit| Policy::on(name, FixedWindow::new(Quota::per_hour(limit))).key_by(|job: &Job| job.customer);
+    let limits = Limits::new(own("included", 1).or_else(own("overage", 2)));
+    for (included, overage) in [(0, 2), (0, 1), (0, 0)] {
+        limits.decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
+        assert_eq!((left(&limits, "included", 1), left(&limits, "overage", 1)), (included, overage));
+    }
+    assert_eq!(reject(&limits, &job(1, 1)).verdict().violated().count(), 2);
+}
+
+#[test]
+fn an_admission_holds_units_until_it_is_over() {
+    let limits = Limits::new(Policy::on("in-flight", Concurrency::new(2)).key_by(|job: &Job| job.customer));
+    let decide = || limits.decide(&job(1, 1)).at_once().unwrap();
+    let (first, second) = (decide().unwrap(), decide().unwrap());
+    assert_eq!(decide().unwrap_err().retry_after(), None);
+    first.finish();
+    let third = decide().unwrap();
+    drop(second);
+    let fourth = decide().unwrap();
+    third.fail();
+    fourth.finish();
+    assert_eq!(left(&limits, "in-flight", 1), 2);
+}
+
+#[test]
+fn a_cost_is_settled_when_it_is_known() {
+    let rows = Policy::on("rows", FixedWindow::new(Quota::per_hour(100)))
+        .key_by(|job: &Job| job.customer)
+        .cost(50)
+        .settle_by_handler();
+    let limits = Limits::new(rows);
+    let admission = limits.decide(&job(1, 0)).at_once().unwrap().unwrap();
+    assert_eq!(left(&limits, "rows", 1), 50);
+    admission.settle("rows", 7).unwrap();
+    assert!(admission.settle("words", 7).is_err());
+    admission.finish();
+    assert_eq!(left(&limits, "rows", 1), 93);
+    // By a task that goes on, and one that is abandoned.
+    let admission = limits.decide(&job(1, 0)).at_once().unwrap().unwrap();
+    let meter = admission.settlement().unwrap().meter_all();
+    meter.add(2);
+    meter.add(1);
+    drop(admission);
+    assert_eq!(left(&limits, "rows", 1), 90);
+    // The estimate stays.
+    limits.decide(&job(1, 0)).at_once().unwrap().unwrap().finish();
+    assert_eq!(left(&limits, "rows", 1), 40);
+}
+
+#[test]
+fn an_outcome_decides_what_is_charged() {
+    struct Login {
+        user: &'static str,
+    }
+    let failed = Policy::with_outcome("failed", FixedWindow::new(Quota::per_hour(2)))
+        .key_by(|login: &Login| login.user)
+        .charge_when(|is_right: &bool| !is_right);
+    let limits: Limits<Login, bool> = Limits::new(failed);
+    let login = |is_right| {
+        let admission = limits.decide(&Login { user: "ada" }).at_once().unwrap();
+        admission.map(|admission| admission.finish_with(&is_right))
+    };
+    for _ in 0..10 {
+        login(true).unwrap();
+    }
+    login(false).unwrap();
+    login(false).unwrap();
+    assert_eq!(login(true).unwrap_err().reason(), Reason::LimitExceeded);
+}
+
+#[test]
+fn a_key_that_comes_too_early_is_banned() {
+    let clock = ManualClock::new();
+    let rate = Policy::on("rate", bucket(Quota::per_second(1), &clock))
+        .key_by(|job: &Job| job.customer)
+        .penalty(Penalty::new(Quota::per_minute(2), Duration::from_secs(600)).with_clock(clock.clone()));
+    let limits = Limits::new(rate);
+    limits.decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
+    let reasons: Vec<_> = (0..6).map(|_| reject(&limits, &job(1, 1)).reason()).collect();
+    assert_eq!(reasons.first(), Some(&Reason::LimitExceeded));
+    assert_eq!(reasons.last(), Some(&Reason::Banned));
+    limits.decide(&job(2, 1)).at_once().unwrap().unwrap().finish();
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_wait_for_their_turn() {
+    let limits =
+        Limits::new(Policy::on("pace", LeakyQueue::new(Quota::per_second(10))).key_by(|job: &Job| job.customer));
+    let begin = tokio::time::Instant::now();
+    for _ in 0..11 {
+        limits.decide(&job(1, 1)).await.unwrap().finish();
+    }
+    assert_eq!(begin.elapsed(), Duration::from_secs(1));
+    let waiting = limits.decide(&job(1, 1));
+    assert!(waiting.at_once().is_none(), "it has left the queue");
+    tokio::time::advance(Duration::from_millis(100)).await;
+    assert!(limits.decide(&job(1, 1)).at_once().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn values_that_have_to_wait_keep_their_place() {
+    let limits = Limits::new(Policy::on("pace", LeakyQueue::new(Quota::per_second(1)).max_queue(2)));
+    let first = limits.decide(&job(1, 1));
+    assert!(!first.is_waiting());
+    first.at_once().unwrap().unwrap().finish();
+    let (second, third) = (limits.decide(&job(1, 1)), limits.decide(&job(1, 1)));
+    assert!(second.is_waiting() && third.is_waiting());
+    let begin = tokio::time::Instant::now();
+    second.await.unwrap().finish();
+    assert_eq!(begin.elapsed(), Duration::from_secs(1));
+    third.await.unwrap().finish();
+    assert_eq!(begin.elapsed(), Duration::from_secs(2));
+}
+
+#[test]
+fn a_failed_limiter_is_the_source_of_the_rejection() {
+    struct Broken;
+
+    impl Limiter for Broken {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            LimiterError::new("out of reach").with_source("connection refused").into()
+        }
+    }
+
+    let broken = |mode| Limits::new(Policy::on("shared", Arc::new(Broken)).on_failure(mode));
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject] {
+        let rejected = reject(&broken(mode), &job(1, 1));
+        assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::LimiterFailed, None));
+        assert_eq!(rejected.to_string(), "the limit `shared` cannot be checked");
+        assert_eq!(format!("{rejected:#}"), "the limit `shared` cannot be checked: out of reach: connection refused");
+        let source = rejected.source().unwrap().downcast_ref::<LimiterError>().unwrap();
+        assert_eq!(source.to_string(), "out of reach");
+    }
+    broken(FailureMode::Allow).decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
+}
+
+/// Its waiters end, and no failure mode makes up for it.
+#[tokio::test]
+async fn a_closed_queue_rejects_in_every_failure_mode() {
+    for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
+        let limits = Limits::new(Policy::on("pace", LeakyQueue::new(Quota::per_second(1))).on_failure(mode));
+        limits.decide(&job(1, 1)).await.unwrap().finish();
+        let waits = limits.decide(&job(1, 1));
+        limits.close();
+        for rejected in [waits.await.unwrap_err(), reject(&limits, &job(1, 1))] {
+            assert_eq!(rejected.reason(), Reason::LimiterFailed);
+            assert!(rejected.source().unwrap().downcast_ref::<LimiterError>().unwrap().is_closed(), "{mode:?}");
+        }
+    }
+}
+
+#[test]
+fn policies_are_replaced_while_they_run() {
+    let rows = |limit| Policy::on("rows", Quota::per_hour(limit)).key_by(|job: &Job| job.customer);
+    let limits = Limits::new(rows(10));
+    for _ in 0..5 {
+        limits.decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
+    }
+    limits.replace(rows(50)).unwrap();
+    assert_eq!(left(&limits, "rows", 1), 45);
+    assert!(limits.replace(rows(50).cost(51)).is_err());
+}
+
+/// A WebSocket has one request, and many messages, which draw on the budget of its layer.
+#[tokio::test]
+async fn the_policies_of_a_layer_decide_on_requests_that_it_does_not_see() {
+    let per_key = Policy::new("per-key", FixedWindow::new(Quota::per_hour(5))).key(HeaderKey::from_static("x-key"));
+    let layer = RateLimitLayer::new(per_key);
+    let limits = layer.handle();
+    let (head, ()) = Request::builder().header("x-key", "ada").body(()).unwrap().into_parts();
+    for _ in 0..5 {
+        limits.decide(&(&head).into()).await.unwrap().finish();
+    }
+    let rejection = limits.decide(&(&head).into()).await.unwrap_err();
+    assert_eq!((rejection.status(), rejection.reason()), (StatusCode::TOO_MANY_REQUESTS, Reason::LimitExceeded));
+    let request = Request::builder().header("x-key", "ada").body(()).unwrap();
+    let service = tower::Layer::layer(
+        &layer,
+        tower::service_fn(|_: Request<()>| async { Ok::<_, std::convert::Infallible>(Response::new(())) }),
+    );
+    assert_eq!(tower::ServiceExt::oneshot(service, request).await.unwrap().status(), 429);
+}
+
+#[tokio::test]
+async fn a_response_of_a_request_that_no_layer_sees_is_its_outcome() {
+    let failed = Policy::new("failed", FixedWindow::new(Quota::per_hour(2)))
+        .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
+    let limits = RateLimitLayer::new(failed).handle();
+    let (head, ()) = Request::new(()).into_parts();
+    for status in [200, 401, 200, 401] {
+        let response = Response::builder().status(status).body(()).unwrap();
+        limits.decide(&(&head).into()).await.unwrap().finish_with(&ResponseHead::from(&response));
+    }
+    assert!(limits.decide(&(&head).into()).await.is_err());
+}
+
+#[test]
+fn threads_share_a_budget_to_the_unit() {
+    let limits = Limits::new(Policy::on("all", FixedWindow::new(Quota::per_day(1_000))).cost_fn(|job: &Job| job.rows));
+    let admitted = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..1_000 {
+                    if let Some(Ok(admission)) = limits.decide(&job(1, 1)).at_once() {
+                        admitted.fetch_add(1, Ordering::Relaxed);
+                        admission.finish();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(admitted.into_inner(), 1_000);
+}
