@@ -1,21 +1,21 @@
 //! Decisions without a layer: on values of the program's own, by the policies that layers have.
 
 use std::error::Error;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use tower_sluice::direct::{Limits, Rejected};
 use tower_sluice::key::HeaderKey;
-use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::limiter::{Answer, Ask, Description, Receipt, RequestEnd};
 use tower_sluice::policy::ResponseHead;
 use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Penalty, Policy, Quota, RateLimitLayer,
-    RateLimiter, TokenBucket,
+    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Penalty, Policy, Quota,
+    RateLimitLayer, RateLimiter, TokenBucket,
 };
 
 /// A job of a customer, which costs rows.
@@ -56,6 +56,9 @@ fn each_key_has_a_budget() {
     assert!(rejected.retry_after().unwrap() <= Duration::from_secs(720), "{rejected}");
     assert!(rejected.to_string().starts_with("rejected by `rows`; retry in "), "{rejected}");
     limits.decide(&job(2, 60)).at_once().unwrap().unwrap().finish();
+    let rejected = reject(&limits, &job(3, 101));
+    assert_eq!((rejected.retry_after(), rejected.may_retry()), (None, false));
+    assert_eq!(rejected.to_string(), "rejected by `rows`, and no wait helps");
     // As an operator types it.
     let typed = futures_util::FutureExt::now_or_never(limits.peek("rows", "2")).unwrap().unwrap();
     assert_eq!(typed.decision().remaining(), 40);
@@ -89,7 +92,8 @@ fn an_admission_holds_units_until_it_is_over() {
     let limits = Limits::new(Policy::on("in-flight", Concurrency::new(2)).key_by(|job: &Job| job.customer));
     let decide = || limits.decide(&job(1, 1)).at_once().unwrap();
     let (first, second) = (decide().unwrap(), decide().unwrap());
-    assert_eq!(decide().unwrap_err().retry_after(), None);
+    let rejected = decide().unwrap_err();
+    assert_eq!((rejected.retry_after(), rejected.may_retry()), (None, true));
     first.finish();
     let third = decide().unwrap();
     drop(second);
@@ -269,6 +273,44 @@ async fn a_response_of_a_request_that_no_layer_sees_is_its_outcome() {
         limits.decide(&(&head).into()).await.unwrap().finish_with(&ResponseHead::from(&response));
     }
     assert!(limits.decide(&(&head).into()).await.is_err());
+}
+
+/// Keeps how requests end.
+#[derive(Default)]
+struct Ends(Mutex<Vec<RequestEnd>>);
+
+impl Limiter for Ends {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::allow(1, 1).into()
+    }
+
+    fn release(&self, _: &Ask<'_>, _: Receipt, _: u64, end: RequestEnd) {
+        self.0.lock().unwrap().push(end);
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().holding()
+    }
+}
+
+#[tokio::test]
+async fn a_response_tells_a_limit_in_flight_how_a_request_ended() {
+    let ends = Arc::new(Ends::default());
+    let alone = RateLimitLayer::new(Policy::new("ends", Arc::clone(&ends)));
+    let settled = Policy::new("bytes", FixedWindow::new(Quota::per_hour(1_000))).cost(100).settle_by_content_bytes();
+    let with_charges = RateLimitLayer::new([Policy::new("ends", Arc::clone(&ends)), settled]);
+    let (head, ()) = Request::new(()).into_parts();
+    for layer in [&alone, &with_charges] {
+        for status in [200, 503] {
+            let response = Response::builder().status(status).body(()).unwrap();
+            let admission = layer.handle().decide(&(&head).into()).await.unwrap();
+            admission.finish_with(&ResponseHead::from(&response));
+        }
+        assert_eq!(std::mem::take(&mut *ends.0.lock().unwrap()), [RequestEnd::Served, RequestEnd::Failed]);
+    }
+    // The bytes of the response are not known, so the estimates stay.
+    let left = with_charges.handle().peek("bytes", "(shared)").await.unwrap().decision().remaining();
+    assert_eq!(left, 800);
 }
 
 #[test]

@@ -52,8 +52,10 @@ use crate::values::{LimiterError, PartitionKey, RequestEnd};
 /// # }
 /// ```
 ///
-/// All that a [layer](crate::RateLimitLayer) does holds: a value is charged to all policies or to none, alternatives,
-/// [bans](crate::Policy::penalty), offenders, metrics, live change, and the calls of a [`LimitsHandle`].
+/// As in a [layer](crate::RateLimitLayer), a value is charged to all policies or to none, and there are alternatives,
+/// [bans](crate::Policy::penalty), debts, shadows, offenders, metrics, and all calls of a [`LimitsHandle`], such as
+/// [`replace`](LimitsHandle::replace). Without a layer there are no snapshots, no hook for transitions, and no free
+/// retries. All policies of a set are for the same `T` and `O`.
 pub type Limits<T, O = ()> = LimitsHandle<On<T, O>>;
 
 impl<T: 'static> Policy<On<T>> {
@@ -71,7 +73,9 @@ impl<T: 'static, O: 'static> Policy<On<T, O>> {
         Self::make(name, limiter)
     }
 
-    /// Sets the key: values with the same key share a budget.
+    /// Sets the key: values with the same key share a budget. Return the number, the address or the text itself, and
+    /// not a `PartitionKey` of it: then operators write the key so. An empty text is the key that all share, which is
+    /// never [banned](Self::penalty).
     pub fn key_by<K: Into<PartitionKey> + 'static>(self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
         self.key(KeyBy(key))
     }
@@ -125,10 +129,12 @@ impl<T: 'static, O: 'static> LimitsHandle<On<T, O>> {
 
 impl<D: Decide> LimitsHandle<D> {
     /// Decides on a subject, and charges it. The decision is made by this call, unless the subject has to wait for a
-    /// server or its turn in a queue; then the future waits. Dropped meanwhile, it leaves the queue, and charges stay.
+    /// server or its turn in a queue; then the future waits, within a Tokio runtime. Dropped meanwhile, it leaves the
+    /// queue, and charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     ///
     /// For a policy of HTTP requests, the subject is the head of a request that no layer sees, such as the one that
-    /// opened a WebSocket, or one of a proxy that asks.
+    /// opened a WebSocket, or one of a proxy that asks. The policies decide, and not what is set for the service of the
+    /// layer: the [exemption of preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights), jitter, fields.
     ///
     /// # Errors
     ///
@@ -165,7 +171,9 @@ enum State<D: Translate> {
 }
 
 impl<D: Decide> Deciding<D> {
-    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue.
+    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue; what
+    /// it was charged by other policies before stays charged.
+    #[must_use = "a rejected subject must not be processed"]
     pub fn at_once(self) -> Option<Decided<D>> {
         match self.0 {
             State::Decided(decided) => decided,
@@ -281,7 +289,7 @@ impl<D: Translate> Admission<D> {
     fn end(self, outcome: Option<&D::Outcome<'_>>, end: RequestEnd) {
         match self.admitted {
             Admitted::Known { .. } => {}
-            Admitted::Held { request, .. } => D::end_held(request, end),
+            Admitted::Held { request, .. } => D::end_held(request, outcome, end),
             Admitted::Open(open) => D::end_open(open, outcome, end),
         }
     }
@@ -298,6 +306,7 @@ impl<D: Translate> fmt::Debug for Admission<D> {
 pub struct Rejected {
     reason: Reason,
     retry_after: Option<Duration>,
+    may_retry: bool,
     verdict: Verdict,
     /// What went wrong, if no policy has rejected it.
     problem: Option<Problem>,
@@ -318,10 +327,18 @@ impl Rejected {
     }
 
     /// The time after which it is admitted, unless others of its key are charged meanwhile. `None` if it never will be,
-    /// or if that is not known.
+    /// or if that is not known: see [`may_retry`](Self::may_retry).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
+    }
+
+    /// Whether the value may be admitted later: after [`retry_after`](Self::retry_after), or at a time that is not
+    /// known, such as when another one is over. If not, it costs more than is ever admitted at once, its quota is
+    /// suspended, or it has no key.
+    #[must_use]
+    pub const fn may_retry(&self) -> bool {
+        self.may_retry
     }
 
     /// The decisions of the policies.
@@ -338,7 +355,8 @@ impl fmt::Display for Rejected {
             None => {}
             Some(Problem::NoKey(problem)) => return write!(f, "it has no key: {problem}"),
             Some(Problem::Failure { policy, error }) => {
-                write!(f, "the limit `{policy}` cannot be checked")?;
+                let problem = if error.is_closed() { "has been closed" } else { "cannot be checked" };
+                write!(f, "the limit `{policy}` {problem}")?;
                 return if f.alternate() { write!(f, ": {error:#}") } else { Ok(()) };
             }
         }
@@ -348,7 +366,8 @@ impl fmt::Display for Rejected {
         }
         match self.retry_after {
             Some(wait) => write!(f, "; retry in {wait:?}"),
-            None => Ok(()),
+            None if self.may_retry => Ok(()),
+            None => f.write_str(", and no wait helps"),
         }
     }
 }
@@ -423,8 +442,9 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
             Wait::Estimate(wait) | Wait::After(wait) => Some(wait),
             Wait::UnknownEstimate | Wait::UntilReleased | Wait::Never => None,
         };
-        let retry_after = retry_after.filter(|_| refusal.reason != Reason::Suspended);
-        Rejected { reason: refusal.reason, retry_after, verdict: verdict.rejected(), problem: None }
+        let may_retry = refusal.reason != Reason::Suspended && refusal.wait != Wait::Never;
+        let retry_after = retry_after.filter(|_| may_retry);
+        Rejected { reason: refusal.reason, retry_after, may_retry, verdict: verdict.rejected(), problem: None }
     }
 
     fn reject_without_key(error: &KeyError) -> Rejected {
@@ -436,6 +456,7 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
         Rejected {
             reason,
             retry_after: None,
+            may_retry: false,
             verdict: Verdict::default().rejected(),
             problem: Some(Problem::NoKey(error.to_string())),
         }
@@ -444,7 +465,7 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
     fn reject_for_failure(policy: &Policy<Self>, error: &LimiterError, verdict: Verdict) -> Rejected {
         let problem = Problem::Failure { policy: Arc::clone(&policy.name), error: error.clone() };
         let verdict = verdict.rejected();
-        Rejected { reason: Reason::LimiterFailed, retry_after: None, verdict, problem: Some(problem) }
+        Rejected { reason: Reason::LimiterFailed, retry_after: None, may_retry: true, verdict, problem: Some(problem) }
     }
 
     fn advertised(rejection: &Rejected) -> Option<Duration> {
@@ -483,7 +504,7 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
         (open.verdict(), open.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
     }
 
-    fn end_held(mut held: HeldValue, end: RequestEnd) {
+    fn end_held(mut held: HeldValue, _: Option<&O>, end: RequestEnd) {
         held.end = end;
     }
 

@@ -284,7 +284,7 @@ impl fmt::Display for SettleError {
                 known.join(", ")
             ),
             Self::Ended => {
-                f.write_str("the response has ended, and its charge is final; report each chunk before it is sent")
+                f.write_str("the request is over, and its charge is final; report each chunk before it is sent")
             }
         }
     }

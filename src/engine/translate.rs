@@ -94,8 +94,8 @@ pub(crate) trait Translate: Domain {
     /// The verdict on an open subject so far, if one is kept, and what reports its cost, if a policy awaits that.
     fn look(open: &Self::Open) -> (Option<Verdict>, Option<Settlement>);
 
-    /// Ends a subject that holds units.
-    fn end_held(held: Self::Held, end: RequestEnd);
+    /// Ends a subject that holds units, with its outcome if that is known.
+    fn end_held(held: Self::Held, outcome: Option<&Self::Outcome<'_>>, end: RequestEnd);
 
     /// Ends an open subject, with its outcome if that is known.
     fn end_open(open: Self::Open, outcome: Option<&Self::Outcome<'_>>, end: RequestEnd);

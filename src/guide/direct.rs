@@ -48,7 +48,8 @@
 //!     let rows = Policy::on("rows", SlidingWindow::new(Quota::per_hour(100_000)))
 //!         .key_by(|export: &Export| export.customer)
 //!         .cost_fn(|export| export.expected_rows)
-//!         .settle_by_handler();
+//!         .settle_by_handler()
+//!         .owe_shortfalls();
 //!     let in_flight = Policy::on("in-flight", Concurrency::new(2)).key_by(|export: &Export| export.customer);
 //!     Limits::new([rows, in_flight])
 //! }
@@ -56,12 +57,14 @@
 //! async fn run(limits: &Limits<Export>, export: Export) {
 //!     let admission = match limits.decide(&export).await {
 //!         Ok(admission) => admission,
-//!         Err(rejected) => {
+//!         Err(rejected) if rejected.may_retry() => {
 //!             // Back into the queue. No time is known if two exports of this customer run.
 //!             let wait = rejected.retry_after().unwrap_or(std::time::Duration::from_secs(5));
 //!             println!("{rejected}: export of {} again in {wait:?}", export.customer);
 //!             return;
 //!         }
+//!         // More rows than are ever admitted at once.
+//!         Err(rejected) => return println!("{rejected}"),
 //!     };
 //!     let rows = 40_000; // what it turned out to be
 //!     admission.settle_all(rows);
@@ -81,12 +84,19 @@
 //!   [`finish`](crate::direct::Admission::finish) it, or [`fail`](crate::direct::Admission::fail) it; dropped, as by a
 //!   panic or a cancelled task, it is over too.
 //! - **Costs may change** until then: [`settle_all`](crate::direct::Admission::settle_all), or a
-//!   [`Meter`](crate::policy::Meter) of its [`settlement`](crate::direct::Admission::settlement) for a stream.
+//!   [`Meter`](crate::policy::Meter) of its [`settlement`](crate::direct::Admission::settlement) for a stream. Take
+//!   [`owe_shortfalls`](crate::Policy::owe_shortfalls) along: without it, what a key uses beyond the units that are
+//!   left is forgiven, and if each job turns out to cost more than its estimate, the quota is hardly a limit.
 //! - **Charges that depend on the result**: [`Policy::with_outcome`](crate::Policy::with_outcome),
 //!   [`charge_when`](crate::Policy::charge_when), and
 //!   [`finish_with`](crate::direct::Admission::finish_with)`(&result)`.
-//! - **On a server**, `decide` waits for it, as a layer does; in memory, it is ready at once, and
-//!   [`at_once`](crate::direct::Deciding::at_once) needs no `await`.
+//! - **`decide` waits** for a server, and for its turn in a queue; otherwise it is ready at once, and
+//!   [`at_once`](crate::direct::Deciding::at_once) needs no `await`. Dropped while it waits, a value leaves the queue,
+//!   and what other policies have charged for it stays charged.
+//! - **A quota of an operator** goes through [`Quota::try_per`](crate::Quota::try_per) and
+//!   [`Limits::try_new`](crate::LimitsHandle::try_new), which return errors.
+//!   [`replace`](crate::LimitsHandle::replace)`(policies)` changes it while jobs run, and keys keep what they have
+//!   used.
 //!
 //! # A handler
 //!
@@ -175,7 +185,8 @@
 //!
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Ten per second; a job that would wait for more than a minute is put back.
+//! // Ten per second; a job that would wait for more than a minute for a sender is put back. The queue itself never has
+//! // more than four waiters here; by itself, it takes as many as depart in a period, and 30 s, unless set otherwise.
 //! let pace = Arc::new(LeakyQueue::new(Quota::per_second(10)));
 //! let senders = Arc::new(Concurrency::new(4).max_queue(1_000).max_wait(Duration::from_secs(60)));
 //! let mut jobs = tokio::task::JoinSet::new();
@@ -206,12 +217,13 @@
 //! # A WebSocket
 //!
 //! The layer limits how many connections are opened, and, with the permits taken along, how many are open. Messages are
-//! values of policies: here, each address may send so many, and so many bytes. An address that goes on all the same is
-//! banned, and its connection closed.
+//! values of policies: here, each address (of IPv6, each network, as `PeerIp` counts) may send so many, and so many
+//! bytes. An address that goes on all the same is banned, and its connection closed. A policy counts for its ban only
+//! what it rejects itself, so both have a penalty. (The program needs the crate feature `axum`.)
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
-//! use std::net::{IpAddr, SocketAddr};
+//! use std::net::SocketAddr;
 //! use std::time::Duration;
 //!
 //! use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code};
@@ -219,22 +231,24 @@
 //! use axum::response::Response;
 //! use axum::{Router, routing::any};
 //! use tower_sluice::direct::Limits;
-//! use tower_sluice::key::PeerIp;
+//! use tower_sluice::key::{IpNetwork, PeerIp};
 //! use tower_sluice::rejection::Reason;
 //! use tower_sluice::{Concurrency, Penalty, Permits, Policy, Quota, RateLimitLayer};
 //!
 //! struct Said {
-//!     by: IpAddr,
+//!     by: IpNetwork,
 //!     bytes: u64,
 //! }
 //!
 //! fn messages() -> Limits<Said> {
+//!     let penalty = || Penalty::new(Quota::per_minute(10), Duration::from_secs(600));
 //!     let messages = Policy::on("messages", Quota::per_second(5).burst(20))
 //!         .key_by(|said: &Said| said.by)
-//!         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
+//!         .penalty(penalty());
 //!     let bytes = Policy::on("bytes", Quota::per_minute(100_000))
 //!         .key_by(|said: &Said| said.by)
-//!         .cost_fn(|said| said.bytes);
+//!         .cost_fn(|said| said.bytes)
+//!         .penalty(penalty());
 //!     Limits::new([messages, bytes])
 //! }
 //!
@@ -247,27 +261,32 @@
 //!     // The response to the upgrade ends at once, and the connection lives on: it holds what the request held.
 //!     let held = permits.take();
 //!     upgrade.on_upgrade(move |socket| async move {
-//!         talk(socket, &messages, peer.ip()).await;
+//!         talk(socket, &messages, IpNetwork::of(peer.ip(), 64)).await;
 //!         drop(held);
 //!     })
 //! }
 //!
-//! async fn talk(mut socket: WebSocket, messages: &Limits<Said>, by: IpAddr) {
+//! async fn talk(mut socket: WebSocket, messages: &Limits<Said>, by: IpNetwork) {
 //!     while let Some(Ok(message)) = socket.recv().await {
-//!         let said = Said { by, bytes: message.clone().into_data().len() as u64 };
-//!         let answer = match messages.decide(&said).await {
+//!         // axum answers pings and closes by itself.
+//!         let bytes = match &message {
+//!             Message::Text(text) => text.len() as u64,
+//!             Message::Binary(data) => data.len() as u64,
+//!             Message::Ping(_) | Message::Pong(_) | Message::Close(_) => continue,
+//!         };
+//!         let answer = match messages.decide(&Said { by, bytes }).await {
 //!             Ok(admission) => {
 //!                 admission.finish();
 //!                 message
 //!             }
-//!             // 1008: "policy violation".
-//!             Err(rejected) if rejected.reason() == Reason::Banned => {
-//!                 Message::Close(Some(CloseFrame { code: close_code::POLICY, reason: "slow down".into() }))
-//!             }
-//!             Err(rejected) => {
-//!                 let wait = rejected.retry_after().map_or(0, |wait| wait.as_millis() + 1);
-//!                 Message::text(format!(r#"{{"error":"slow down","retry_after_ms":{wait}}}"#))
-//!             }
+//!             Err(rejected) => match rejected.retry_after() {
+//!                 Some(wait) if !matches!(rejected.reason(), Reason::Banned | Reason::BannedByHand) => {
+//!                     let wait = wait.as_millis() + 1;
+//!                     Message::text(format!(r#"{{"error":"slow down","retry_after_ms":{wait}}}"#))
+//!                 }
+//!                 // Banned, or a message longer than all bytes of a minute: 1008, "policy violation".
+//!                 _ => Message::Close(Some(CloseFrame { code: close_code::POLICY, reason: "slow down".into() })),
+//!             },
 //!         };
 //!         if socket.send(answer).await.is_err() {
 //!             return;

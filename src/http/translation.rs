@@ -171,15 +171,18 @@ impl Translate for Http {
         open.look()
     }
 
-    fn end_held(mut held: HeldRequest, end: RequestEnd) {
-        held.end_as(end);
+    fn end_held(mut held: HeldRequest, response: Option<&ResponseHead<'_>>, end: RequestEnd) {
+        match response {
+            Some(response) => held.note_last(response),
+            None => held.end_as(end),
+        }
     }
 
     fn end_open(mut open: Self::Open, response: Option<&ResponseHead<'_>>, end: RequestEnd) {
-        if let Some(response) = response {
-            open.settle_head(response);
+        match response {
+            Some(response) => open.settle_last(response),
+            None => open.end_as(end),
         }
-        open.end_as(end);
     }
 
     /// Logs, once per name of a policy, that a layer is built for each request. That is not a mistake if its counts are

@@ -465,29 +465,6 @@ impl<D: Domain> Policy<D> {
         self.with_option(Fact::SettleByHandler, |policy| policy.billing.bill = Some(Bill::ByHandler))
     }
 
-    /// Charges the bytes of the response's body: the quota counts bytes, and is advertised with the unit
-    /// `content-bytes`.
-    ///
-    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body
-    /// has ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is
-    /// refunded, and a shortfall is charged as far as units are left. Trailers and the overhead of HTTP are not
-    /// counted. A request without a response, since the client disconnected or the service failed, keeps its first
-    /// charge: otherwise, opening and cancelling requests would be free. Excludes [`charge_when`](Self::charge_when)
-    /// and the other options for the final cost.
-    ///
-    /// ```
-    /// use tower_sluice::algorithm::TokenBucket;
-    /// use tower_sluice::{Policy, Quota};
-    ///
-    /// // 10 MB per second, and 50 MB at once.
-    /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
-    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
-    /// ```
-    #[doc(alias = "bandwidth")]
-    pub fn settle_by_content_bytes(self) -> Self {
-        self.with_option(Fact::SettleByContentBytes, |policy| policy.billing.bill = Some(Bill::ContentBytes))
-    }
-
     /// Lets a key owe the final cost of its requests beyond its remaining units, instead of forgiving it. Its later
     /// requests are rejected until time has paid enough of the debt for them to fit.
     ///
@@ -523,13 +500,6 @@ impl<D: Domain> Policy<D> {
     /// reached, the process that added the debt keeps it in its own memory, as above.
     pub fn owe_shortfalls(self) -> Self {
         self.with_option(Fact::OweShortfalls, |policy| policy.billing.owes_shortfalls = true)
-    }
-
-    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead of
-    /// when the body has ended. For limits on the work of handlers, so that clients that read a response slowly do not
-    /// count.
-    pub fn release_at_head(self) -> Self {
-        self.with_option(Fact::ReleaseAtHead, |policy| policy.billing.releases_at_head = true)
     }
 
     /// Bans a key that keeps sending after being rejected. While it is banned, every request is rejected, regardless of
@@ -704,6 +674,39 @@ impl<D: Domain> Policy<D> {
         } else {
             ChargeOrder::NotAtOnce
         }
+    }
+}
+
+/// What only a response has: bytes, and a head before its body.
+impl Policy {
+    /// Charges the bytes of the response's body: the quota counts bytes, and is advertised with the unit
+    /// `content-bytes`.
+    ///
+    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body
+    /// has ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is
+    /// refunded, and a shortfall is charged as far as units are left. Trailers and the overhead of HTTP are not
+    /// counted. A request without a response, since the client disconnected or the service failed, keeps its first
+    /// charge: otherwise, opening and cancelling requests would be free. Excludes [`charge_when`](Self::charge_when)
+    /// and the other options for the final cost.
+    ///
+    /// ```
+    /// use tower_sluice::algorithm::TokenBucket;
+    /// use tower_sluice::{Policy, Quota};
+    ///
+    /// // 10 MB per second, and 50 MB at once.
+    /// let quota = Quota::per_second(10_000_000).burst(50_000_000);
+    /// let downloads = Policy::new("downloads", TokenBucket::new(quota)).cost(20_000).settle_by_content_bytes();
+    /// ```
+    #[doc(alias = "bandwidth")]
+    pub fn settle_by_content_bytes(self) -> Self {
+        self.with_option(Fact::SettleByContentBytes, |policy| policy.billing.bill = Some(Bill::ContentBytes))
+    }
+
+    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead of
+    /// when the body has ended. For limits on the work of handlers, so that clients that read a response slowly do not
+    /// count.
+    pub fn release_at_head(self) -> Self {
+        self.with_option(Fact::ReleaseAtHead, |policy| policy.billing.releases_at_head = true)
     }
 }
 

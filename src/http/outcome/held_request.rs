@@ -34,6 +34,12 @@ impl HeldRequest {
         attached::add_permits(&self.held, extensions);
     }
 
+    /// Notes the head of a response of which no more is known.
+    pub(crate) fn note_last(&mut self, response: &ResponseHead<'_>) {
+        self.ending.note_head(response);
+        self.ending.note_end();
+    }
+
     /// Notes how the request is over, without a response.
     pub(crate) fn end_as(&mut self, end: RequestEnd) {
         self.ending.end_as(end);

@@ -81,6 +81,9 @@ pub(crate) trait StaysOpen: EndsWithBody + Send + Sync {
     /// The verdict so far, if the layer adds one, and what reports the cost, if a policy awaits that.
     fn look(&self) -> (Option<Verdict>, Option<Settlement>);
 
+    /// Settles what depends on the head of a response of which no more is known.
+    fn settle_last(&mut self, response: &ResponseHead<'_>);
+
     /// Notes how the request is over, without a response.
     fn end_as(&mut self, end: RequestEnd);
 }

@@ -64,6 +64,12 @@ impl StaysOpen for OpenRequest<Http> {
         (self.verdict(), self.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
     }
 
+    fn settle_last(&mut self, response: &ResponseHead<'_>) {
+        self.progress.ending.note_head(response);
+        self.progress.ending.note_end();
+        self.settle_by(response);
+    }
+
     fn end_as(&mut self, end: RequestEnd) {
         self.progress.ending.end_as(end);
     }
