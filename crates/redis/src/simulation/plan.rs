@@ -153,8 +153,8 @@ impl Plan {
 }
 
 impl PlannedFault {
-    /// Makes the fault happen now.
-    pub(super) fn strike(self, network: &Network, processes: usize) {
+    /// Makes the fault happen now. Returns the server that it happens to.
+    pub(super) fn strike(self, network: &Network, processes: usize) -> usize {
         let now = Instant::now();
         let after = |ms: u64| now + Duration::from_millis(ms);
         let mut guard = network.lock();
@@ -229,11 +229,12 @@ impl PlannedFault {
                 state.servers[primary].data = copy;
                 state.servers[primary].is_replica = false;
                 state.servers[server].is_replica = true;
-                state.servers[server].is_up = crashed == 0;
+                state.servers[server].is_up &= crashed == 0;
             }
             Self::Clock { step, rate, .. } => state.servers[server].set_clock(step, rate),
             _ => {}
         }
+        server
     }
 
     /// Returns after how many milliseconds a server that ended starts again.

@@ -1,6 +1,7 @@
 //! One run: carries out the plan, waits for the recovery, and checks the breakers and the end.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -67,19 +68,20 @@ async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc
     let kinds: Vec<Kind> =
         KINDS.iter().zip(plan.weights).flat_map(|(kind, weight)| (0..weight).map(|_| *kind)).collect();
     let mut faults = plan.faults.iter().copied().peekable();
-    let mut starts = Vec::new();
+    // When the servers that are down start again. In order, so that a seed gives the same run each time.
+    let mut starts = BTreeMap::new();
     let mut last_fault = Instant::now();
     for ms in 0..plan.length {
         while let Some((_, fault)) = faults.next_if(|(at, _)| *at <= ms) {
             last_fault = Instant::now();
-            let before: Vec<_> = network.lock().shards.iter().map(|shard| shard.primary).collect();
-            fault.strike(network, plan.processes);
+            let server = fault.strike(network, plan.processes);
             if let Some(later) = fault.starts_again() {
-                let is_down = |server: &usize| !network.lock().servers[*server].is_up;
-                starts.extend(before.into_iter().filter(is_down).map(|server| (ms + later, server)));
+                // A server that was down already stays down until the later of both ends.
+                let starts_at = starts.entry(server).or_insert(ms);
+                *starts_at = (*starts_at).max(ms + later);
             }
         }
-        starts.retain(|(at, server)| {
+        starts.retain(|server, at| {
             if *at <= ms {
                 start(network, *server);
             }
@@ -98,7 +100,7 @@ async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc
         sleep(Duration::from_millis(1)).await;
         check_breakers(plan, network, callers, last_fault);
     }
-    for (_, server) in starts {
+    for server in starts.into_keys() {
         start(network, server);
     }
 }
