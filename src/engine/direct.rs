@@ -501,7 +501,7 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
     }
 
     fn look(open: &Self::Open) -> (Option<Verdict>, Option<Settlement>) {
-        (open.verdict(), open.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
+        open.look()
     }
 
     fn end_held(mut held: HeldValue, _: Option<&O>, end: RequestEnd) {

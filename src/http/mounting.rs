@@ -36,16 +36,12 @@ struct Passed(SmallVec<[u64; 4]>);
 
 impl Default for Mounting {
     fn default() -> Self {
-        Self::new()
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), first: FirstRequests::new() }
     }
 }
 
 impl Mounting {
-    fn new() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), first: FirstRequests::new() }
-    }
-
     /// Whether the layer has had requests, but only a few.
     pub(crate) fn had_few_requests(&self) -> bool {
         (1..FEW).contains(&self.first.so_far())

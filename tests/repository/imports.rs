@@ -282,7 +282,6 @@ const QUEUE: Picture = &[
     ("leaky_queue", &["local", "schedule"]),
     ("shared", &["leaky_queue"]),
     ("slow_down", &["local", "schedule"]),
-    ("shared", &["leaky_queue"]),
 ];
 
 /// All pictures, by their folders.
@@ -312,18 +311,12 @@ fn rooms_import_what_lies_below_them() {
 fn rooms_below_http_use_no_http_type() {
     for (room, path) in files("src") {
         if BELOW_HTTP.contains(&room.as_str()) {
-            let is_test = |name: &OsStr| TESTS.contains(&name.to_str().unwrap().trim_end_matches(".rs"));
-            if room == "engine" && path.iter().any(is_test) {
+            // The engine's tests are about requests.
+            if room == "engine" && is_test(&path) {
                 continue;
             }
             let text = fs::read_to_string(&path).unwrap();
-            // The engine's tests are about requests.
-            let tests = if room == "engine" {
-                text.find("\n#[cfg(test)]").or_else(|| text.find("\n#[cfg(all(test"))
-            } else {
-                None
-            };
-            let text = &text[..tests.unwrap_or(text.len())];
+            let text = if room == "engine" { before_tests(&text) } else { &text };
             let code = |line: &&str| !line.trim_start().starts_with("//");
             let mention = ["http::", "http_body", "bytes::"]
                 .into_iter()
@@ -351,8 +344,7 @@ fn hold(folder: &str, picture: Picture) {
     let rooms: Vec<_> = picture.iter().map(|(room, _)| *room).collect();
     let above: Vec<_> = folder.split('/').skip_while(|name| *name != "src").skip(1).map(str::to_owned).collect();
     for (room, path) in files(folder) {
-        let is_test = |name: &OsStr| TESTS.contains(&name.to_str().unwrap().trim_end_matches(".rs"));
-        if path.iter().skip_while(|name| *name != "src").any(is_test) {
+        if is_test(&path) {
             continue;
         }
         let Some((_, allowed)) = picture.iter().find(|(name, _)| *name == room) else {
@@ -365,6 +357,17 @@ fn hold(folder: &str, picture: Picture) {
             assert!(is_allowed, "{}: `{room}` must not import `{import}`", path.display());
         }
     }
+}
+
+/// Whether a file is in a room of tests.
+fn is_test(path: &Path) -> bool {
+    let is_test = |name: &OsStr| TESTS.contains(&name.to_str().unwrap().trim_end_matches(".rs"));
+    path.iter().skip_while(|name| *name != "src").any(is_test)
+}
+
+/// Returns the text of a file up to the module of its tests.
+fn before_tests(text: &str) -> &str {
+    text.split("\nmod tests {").next().unwrap()
 }
 
 /// Returns every source file below a folder except its root, with its room.
@@ -387,8 +390,7 @@ fn files(folder: &str) -> Vec<(String, PathBuf)> {
 /// braces.
 fn imports(path: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(path).unwrap();
-    let text = text.split("\nmod tests {").next().unwrap();
-    let code: String = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    let code: String = before_tests(&text).lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     let file = path.strip_prefix(root()).unwrap().with_extension("");
     let below = file.iter().skip_while(|name| *name != "src").skip(1);
     let mut module: Vec<_> = below.map(|name| name.to_str().unwrap().to_owned()).collect();

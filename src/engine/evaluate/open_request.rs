@@ -13,7 +13,7 @@ use crate::engine::outcome::Admitted;
 use crate::engine::permits::{Held, Holds, release};
 use crate::engine::policy::{NoteCharge, Policy};
 use crate::engine::reload::{InForce, LayerState};
-use crate::engine::settlement::Reports;
+use crate::engine::settlement::{Reports, Settlement};
 use crate::engine::translate::Progress;
 use crate::engine::verdict::Verdict;
 use crate::limiter::hold::Hold;
@@ -118,6 +118,11 @@ impl<D: Decide> OpenRequest<D> {
             return self.bytes;
         }
         self.reports.as_ref()?.end(policy.name())
+    }
+
+    /// The verdict so far, if the layer adds one, and what reports the cost, if a policy awaits that.
+    pub(crate) fn look(&self) -> (Option<Verdict>, Option<Settlement>) {
+        (self.verdict(), self.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
     }
 
     /// The verdict so far, if the layer adds one.

@@ -1,6 +1,7 @@
 //! Keys: what an extractor returns, and keys as text.
 
 mod charge;
+mod global;
 mod marks;
 mod same_key;
 mod streak;
@@ -13,6 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 
 pub use self::charge::KeyCharge;
+pub use self::global::Global;
 pub(crate) use self::marks::MarkIndex;
 pub use self::marks::{Mark, Marks};
 pub(crate) use self::same_key::SameKeyCheck;

@@ -446,7 +446,8 @@ mod tests {
         for text in ["", "(shared)"] {
             assert_eq!(typed(&Global, &request, text), "(shared)");
         }
-        assert!(Global.read_text("alice").unwrap_err().expected().contains("(shared)"));
+        let global: &dyn KeyExtractor = &Global;
+        assert!(global.read_text("alice").unwrap_err().expected().contains("(shared)"));
     }
 
     /// Each kind of key that a person cannot type has a text in one form.

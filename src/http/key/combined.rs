@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Global, KeyError, KeyExtractor};
+use super::{KeyError, KeyExtractor};
 use crate::engine::key::text::{self, KeyTextError, SEPARATOR};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
@@ -37,7 +37,7 @@ tuple!(A.0, B.1, C.2, D.3);
 
 /// Keys by a combination whose length is known only at run time. The keys equal the keys of a tuple of the same parts.
 ///
-/// All requests have the same key if the vector is empty, as with [`Global`].
+/// All requests have the same key if the vector is empty, as with [`Global`](super::Global).
 impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         // The length of the longest tuple.
@@ -65,7 +65,7 @@ fn read_parts(extractors: &[&dyn KeyExtractor], text: &str) -> Result<PartitionK
     let whole = text::unquoted_text(text).filter(|_| extractors.len() > 1);
     let texts = text::parts(whole.as_deref().unwrap_or(text));
     if extractors.is_empty() {
-        return Global.read_text(text);
+        return text::read_shared(text);
     }
     let keys = extractors.iter().zip(&texts).map(|(extractor, text)| text::key_of_text(*extractor, text));
     match keys.collect::<Result<Vec<_>, _>>() {
@@ -89,7 +89,7 @@ fn expected_parts(extractors: &[&dyn KeyExtractor]) -> String {
 
 fn write_parts(extractors: &[&dyn KeyExtractor], key: &PartitionKey) -> Option<String> {
     if extractors.is_empty() {
-        return Global.write_text(key);
+        return text::write_shared(key);
     }
     let keys = text::split(key, extractors.len())?;
     let texts = extractors.iter().zip(&keys).map(|(extractor, key)| {

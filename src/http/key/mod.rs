@@ -59,30 +59,5 @@ pub(crate) use self::ranges::Ranges;
 pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
-pub use crate::engine::key::{KeyCharge, KeyError, KeyExtractor, KeyTextError, Mark, Marks, key_of_text};
-use crate::engine::key::{read_shared, text, write_shared};
-use crate::http::head::RequestHead;
-use crate::values::PartitionKey;
-
-/// One key for all requests: all clients share one budget.
-#[derive(Clone, Copy, Debug, Default)]
-#[doc(alias = "GlobalKeyExtractor")]
-pub struct Global;
-
-impl KeyExtractor for Global {
-    fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        Ok(PartitionKey::SHARED)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        read_shared(text)
-    }
-
-    fn write_text(&self, key: &PartitionKey) -> Option<String> {
-        write_shared(key)
-    }
-}
+use crate::engine::key::text;
+pub use crate::engine::key::{Global, KeyCharge, KeyError, KeyExtractor, KeyTextError, Mark, Marks, key_of_text};

@@ -34,6 +34,12 @@ impl Ending {
         self.has_no_content |= matches!(response.status(), StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
     }
 
+    /// Notes the head of a response of which no more is known.
+    pub(crate) fn note_last(&mut self, response: &ResponseHead<'_>) {
+        self.note_head(response);
+        self.note_end();
+    }
+
     /// How the request is over, if the head is its end.
     pub(crate) const fn at_head(&self) -> RequestEnd {
         if self.has_failed { RequestEnd::Failed } else { RequestEnd::Served }

@@ -36,8 +36,7 @@ impl HeldRequest {
 
     /// Notes the head of a response of which no more is known.
     pub(crate) fn note_last(&mut self, response: &ResponseHead<'_>) {
-        self.ending.note_head(response);
-        self.ending.note_end();
+        self.ending.note_last(response);
     }
 
     /// Notes how the request is over, without a response.

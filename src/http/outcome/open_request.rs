@@ -1,7 +1,5 @@
 //! Open requests: what their responses tell the engine.
 
-use std::sync::Arc;
-
 use http::{Extensions, HeaderMap};
 
 use super::{Annotations, Ending, EndsWithBody, StaysOpen};
@@ -61,12 +59,11 @@ impl StaysOpen for OpenRequest<Http> {
     }
 
     fn look(&self) -> (Option<Verdict>, Option<Settlement>) {
-        (self.verdict(), self.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
+        self.look()
     }
 
     fn settle_last(&mut self, response: &ResponseHead<'_>) {
-        self.progress.ending.note_head(response);
-        self.progress.ending.note_end();
+        self.progress.ending.note_last(response);
         self.settle_by(response);
     }
 

@@ -4,8 +4,7 @@ use std::sync::Once;
 
 use crate::engine::domain::{Domain, Reads};
 use crate::engine::key::{
-    KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of_text, read_shared,
-    text_of, write_shared,
+    Global, KeyError, KeyExtractor, KeyTextError, Length, SHARED, SameKeyCheck, Streak, bytes_of, key_of_text, text_of,
 };
 use crate::engine::policy::log;
 use crate::values::PartitionKey;
@@ -41,27 +40,6 @@ impl<D: Domain> WritesKeys for Selector<D> {
     }
 }
 
-/// One key for all.
-struct Everybody;
-
-impl<D: Domain> KeyExtractor<D> for Everybody {
-    fn extract(&self, _: &D::Subject<'_>) -> Result<PartitionKey, KeyError> {
-        Ok(PartitionKey::SHARED)
-    }
-
-    fn is_shared(&self) -> bool {
-        true
-    }
-
-    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        read_shared(text)
-    }
-
-    fn write_text(&self, key: &PartitionKey) -> Option<String> {
-        write_shared(key)
-    }
-}
-
 /// How a policy treats a request without a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -80,7 +58,7 @@ impl<D: Domain> Selector<D> {
     /// All requests, with one key.
     pub(super) fn everybody() -> Self {
         Self {
-            key: Box::new(Everybody),
+            key: Box::new(Global),
             on_missing_key: MissingKey::default(),
             has_several_keys: false,
             when: None,
