@@ -155,21 +155,23 @@ extern crate self as tower_sluice;
 /// Decisions without a layer: on messages, jobs, or requests that no layer sees.
 #[cfg(feature = "http")]
 pub mod direct {
-    pub use crate::engine::direct::{Admission, Deciding, Limits, Rejected};
+    pub use crate::engine::direct::{Admission, Deciding, Limits, LimitsBuilder, Rejected};
     pub use crate::engine::domain::{Domain, Http, On};
 }
 
 /// The parts of the layer: its service, its futures and its builder.
 #[cfg(feature = "http")]
 pub mod layer {
-    pub use crate::http::{IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture};
+    pub use crate::http::{
+        Answering, IntoPolicies, RateLimit, RateLimitLayerBuilder, Replaced, ResponseBody, ResponseFuture,
+    };
 }
 
 /// The parts of a [`Policy`]: its errors, and the arguments of its closures.
 #[cfg(feature = "http")]
 pub mod policy {
     pub use crate::http::{
-        Crossing, Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, Policies, PolicyError,
+        Crossing, Event, ExemptionError, KeyOf, KeyStatus, Meter, Offender, Offenders, Operate, Policies, PolicyError,
         PolicyStatus, ResponseHead, SettleError, ShowKey, TakenPermits, Transition,
     };
 }

@@ -69,6 +69,15 @@ impl<D: Translate> Admitted<D> {
         let is_bare = matches!(&self, Self::Known { fields, rare: None } if D::is_empty(fields));
         Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
     }
+
+    /// The rare reports, if there are any. Those of an open subject are made when it is over.
+    pub(super) fn rare(&mut self) -> Option<&mut Rare> {
+        match self {
+            Self::Known { rare, .. } => rare.as_deref_mut(),
+            Self::Held { known, .. } => known.as_mut()?.rare(),
+            Self::Open(_) => None,
+        }
+    }
 }
 
 impl Rare {

@@ -71,7 +71,7 @@ pub(crate) trait Translate: Domain {
     fn advertised(rejection: &Self::Rejection) -> Option<Duration>;
 
     /// The marks of a subject, by which its policies are found.
-    fn marks<'s>(subject: &'s Self::Subject<'_>) -> Option<&'s Marks>;
+    fn marks<'s>(settings: &Self::Settings, subject: &'s Self::Subject<'_>) -> Option<&'s Marks>;
 
     /// The time that the client is willing to wait, if it sends one.
     fn patience(subject: &Self::Subject<'_>) -> Option<Duration>;

@@ -1,6 +1,7 @@
 //! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
 //! responses.
 
+mod answer;
 mod body;
 mod exemptions;
 mod extensions;
@@ -22,6 +23,7 @@ mod snapshot;
 mod text;
 mod translation;
 
+pub use self::answer::Answering;
 pub use self::body::RejectionBody;
 pub use self::exemptions::{ExemptionError, Exemptions};
 pub use self::head::{RequestHead, ResponseHead};
@@ -34,7 +36,7 @@ pub use crate::engine::policy::{
     ChargeOnce, Crossing, Event, IntoPolicies, MissingKey, Offender, Offenders, Penalty, Policies, Policy, PolicyError,
     Replaced, ShowKey, Transition,
 };
-pub use crate::engine::reload::{KeyOf, KeyStatus, LimitsHandle, PolicyStatus};
+pub use crate::engine::reload::{KeyOf, KeyStatus, LimitsHandle, Operate, PolicyStatus};
 pub use crate::engine::settlement::{Meter, SettleError, Settlement};
 pub use crate::engine::snapshot::{Restored, Saved, SnapshotError, Snapshots};
 pub use crate::engine::verdict::{PolicyVerdict, Verdict};

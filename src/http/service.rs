@@ -205,7 +205,7 @@ where
 /// The response to a request that was open until now, and may be over only when the body has ended.
 #[cold]
 #[inline(never)]
-fn still_open<B>(mut response: Response<B>, open: Annotations) -> Response<ResponseBody<B>> {
+pub(super) fn still_open<B>(mut response: Response<B>, open: Annotations) -> Response<ResponseBody<B>> {
     match open.settle(&mut response) {
         Some(StillOpen::Held(request)) => response.map(|body| ResponseBody::held(body, request)),
         Some(StillOpen::Open(request)) => response.map(|body| ResponseBody::open(body, request)),

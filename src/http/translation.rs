@@ -125,7 +125,7 @@ impl Translate for Http {
         rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED))
     }
 
-    fn marks<'s>(head: &'s RequestHead<'_>) -> Option<&'s Marks> {
+    fn marks<'s>(_: &HttpSettings, head: &'s RequestHead<'_>) -> Option<&'s Marks> {
         head.extensions().get()
     }
 

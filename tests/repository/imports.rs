@@ -118,6 +118,7 @@ const HTTP: Picture = &[
     ),
     ("response_body", &["body", "outcome"]),
     ("service", &["body", "head", "log", "outcome", "preflight", "response_body", "translation"]),
+    ("answer", &["body", "head", "outcome", "response_body", "service"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "preflight", "reject", "service"]),
     ("snapshot", &["layer"]),
 ];
@@ -284,6 +285,30 @@ const QUEUE: Picture = &[
     ("slow_down", &["local", "schedule"]),
 ];
 
+/// The rooms of the program `sluice`.
+const SLUICE: Picture = &[
+    ("cases", &[]),
+    ("failure", &[]),
+    ("table", &[]),
+    ("path", &["cases"]),
+    ("rules", &["cases"]),
+    ("input", &["failure"]),
+    ("init", &["failure"]),
+    ("manual", &["failure"]),
+    ("descriptors", &["rules"]),
+    ("stores", &["descriptors", "failure"]),
+    ("log", &["cases", "path"]),
+    ("words", &["descriptors", "path"]),
+    ("routes", &["path", "words"]),
+    ("notes", &["path", "routes", "words"]),
+    ("counts", &["log", "words"]),
+    ("replay", &["counts", "descriptors", "log", "path", "routes", "stores", "words"]),
+    ("report", &["counts", "log", "replay", "table"]),
+    ("run", &["cases", "failure", "input", "log", "replay", "report", "rules"]),
+    ("serve", &["descriptors", "failure", "path", "routes", "rules", "stores", "words"]),
+    ("check", &["descriptors", "notes", "routes", "rules", "serve", "stores", "table", "words"]),
+];
+
 /// All pictures, by their folders.
 const PICTURES: &[(&str, Picture)] = &[
     ("src", ROOMS),
@@ -295,6 +320,7 @@ const PICTURES: &[(&str, Picture)] = &[
     ("crates/redis/src", REDIS),
     ("crates/redis/src/store", REDIS_STORE),
     ("src/queue", QUEUE),
+    ("crates/sluice/src", SLUICE),
 ];
 
 /// Rooms of tests alone.
@@ -373,7 +399,7 @@ fn before_tests(text: &str) -> &str {
 /// Returns every source file below a folder except its root, with its room.
 fn files(folder: &str) -> Vec<(String, PathBuf)> {
     let root = root().join(folder);
-    let is_root = |path: &PathBuf| ["lib.rs", "mod.rs"].iter().any(|name| *path == root.join(name));
+    let is_root = |path: &PathBuf| ["lib.rs", "main.rs", "mod.rs"].iter().any(|name| *path == root.join(name));
     let found: Vec<_> = sources(folder)
         .into_iter()
         .filter(|path| !is_root(path))

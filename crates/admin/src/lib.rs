@@ -104,7 +104,7 @@ pub use self::body::AdminBody;
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub use self::router::router;
-use tower_sluice::LimitsHandle;
+use tower_sluice::policy::Operate;
 
 /// The service: the page, and the [calls](self#calls).
 ///
@@ -133,19 +133,21 @@ use tower_sluice::LimitsHandle;
 #[derive(Clone)]
 #[must_use]
 pub struct Admin {
-    layers: Arc<[(String, LimitsHandle)]>,
+    layers: Arc<[(String, Arc<dyn Operate>)]>,
     hosts: Arc<[String]>,
 }
 
 impl Admin {
-    /// Makes the service for these layers, each with a name for operators, such as its route.
+    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. Beside the
+    /// [handles](tower_sluice::RateLimitLayer::handle) of layers, it takes
+    /// [`Limits`](tower_sluice::direct::Limits) on values of the program's own: in one list, each is `.into()`.
     ///
     /// # Panics
     ///
     /// If two layers have the same name.
     #[track_caller]
-    pub fn new<N: Into<String>>(layers: impl IntoIterator<Item = (N, LimitsHandle)>) -> Self {
-        let layers: Arc<[_]> = layers.into_iter().map(|(name, handle)| (name.into(), handle)).collect();
+    pub fn new<N: Into<String>, L: Into<Arc<dyn Operate>>>(layers: impl IntoIterator<Item = (N, L)>) -> Self {
+        let layers: Arc<[_]> = layers.into_iter().map(|(name, limits)| (name.into(), limits.into())).collect();
         for (index, (name, _)) in layers.iter().enumerate() {
             assert!(layers[..index].iter().all(|(other, _)| other != name), "two layers have the name `{name}`");
         }
@@ -161,17 +163,17 @@ impl Admin {
 }
 
 /// As [`Admin::new`].
-impl<N: Into<String>, const LAYERS: usize> From<[(N, LimitsHandle); LAYERS]> for Admin {
+impl<N: Into<String>, L: Into<Arc<dyn Operate>>, const LAYERS: usize> From<[(N, L); LAYERS]> for Admin {
     #[track_caller]
-    fn from(layers: [(N, LimitsHandle); LAYERS]) -> Self {
+    fn from(layers: [(N, L); LAYERS]) -> Self {
         Self::new(layers)
     }
 }
 
 /// As [`Admin::new`].
-impl<N: Into<String>> From<Vec<(N, LimitsHandle)>> for Admin {
+impl<N: Into<String>, L: Into<Arc<dyn Operate>>> From<Vec<(N, L)>> for Admin {
     #[track_caller]
-    fn from(layers: Vec<(N, LimitsHandle)>) -> Self {
+    fn from(layers: Vec<(N, L)>) -> Self {
         Self::new(layers)
     }
 }

@@ -17,15 +17,14 @@ use super::call::{Call, Units};
 use super::guard::{check_host, check_site, check_type};
 use super::problem::Problem;
 use super::{Admin, page};
-use tower_sluice::LimitsHandle;
 use tower_sluice::limiter::{Credit, Debit};
-use tower_sluice::policy::PolicyStatus;
+use tower_sluice::policy::{Operate, PolicyStatus};
 
 /// The path of all calls. Other paths are files of the page.
 const API: &str = "/api/";
 
 /// A policy in force, with the name and the handle of its layer.
-type InForce<'a> = (&'a str, &'a LimitsHandle, PolicyStatus);
+type InForce<'a> = (&'a str, &'a dyn Operate, PolicyStatus);
 
 /// What is done about a key.
 #[derive(Clone, Copy, Debug)]
@@ -203,7 +202,7 @@ impl Admin {
     fn policies(&self) -> Vec<InForce<'_>> {
         let mut all = Vec::new();
         for (layer, handle) in &*self.layers {
-            all.extend(handle.policies().into_iter().map(|status| (layer.as_str(), handle, status)));
+            all.extend(handle.policies().into_iter().map(|status| (layer.as_str(), &**handle, status)));
         }
         all
     }

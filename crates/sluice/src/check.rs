@@ -2,11 +2,11 @@
 
 use tower_sluice_config::ConfigError;
 
-use crate::replay::Routes;
+use crate::routes::Routes;
 use crate::rules::{Domain, Kind, is_yaml};
 use crate::table::table;
 use crate::words::{FileWords, PolicyWords};
-use crate::{notes, rules, serve, stores};
+use crate::{descriptors, notes, rules, serve, stores};
 
 /// Checks a file. Returns the table.
 ///
@@ -64,7 +64,7 @@ fn print_rules(file: &str, domains: &[Domain], place: fn(&str, usize) -> String)
 }
 
 fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
-    let problems = stores::reader().keys(serve::descriptor_key).problems(file, text);
+    let problems = stores::reader().keys(descriptors::read_key).problems(file, text);
     if !problems.is_empty() {
         return Err(problems);
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 #[derive(Args, Debug)]
 pub(crate) struct InitArguments {

@@ -1,11 +1,11 @@
 //! `sluice completions` and `sluice man`, which are made of the definition of the arguments.
 
-use clap::{Command, CommandFactory, ValueEnum};
+use clap::{Command, ValueEnum};
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
 use clap_mangen::Man;
 
-use crate::{Arguments, Failure};
+use crate::failure::Failure;
 
 /// A shell with completions.
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -16,9 +16,8 @@ pub(crate) enum Shell {
 }
 
 /// Returns the script with the completions of a shell.
-pub(crate) fn completions(shell: Shell) -> String {
+pub(crate) fn completions(shell: Shell, mut command: Command) -> String {
     let mut script = Vec::new();
-    let mut command = Arguments::command();
     match shell {
         Shell::Bash => generate(Bash, &mut command, "sluice", &mut script),
         Shell::Zsh => generate(Zsh, &mut command, "sluice", &mut script),
@@ -28,8 +27,7 @@ pub(crate) fn completions(shell: Shell) -> String {
 }
 
 /// Returns the manual page, in roff. The options of each command are sections of it, so that one file suffices.
-pub(crate) fn page() -> Result<String, Failure> {
-    let mut command = Arguments::command();
+pub(crate) fn page(mut command: Command) -> Result<String, Failure> {
     command.build();
     let mut page = Vec::new();
     let written = Man::new(command.clone()).render(&mut page).and_then(|()| {

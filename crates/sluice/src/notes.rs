@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::path::PathIgnores;
-use crate::replay::pattern;
+use crate::routes::pattern;
 use crate::words::RouteWords;
 
 /// Finds routes that common routers take for one: those of Express, Fiber, Rails and ASP.NET, and servlet containers.

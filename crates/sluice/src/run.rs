@@ -6,13 +6,47 @@ mod tests;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::log::{Files, Lines, ReadError, Reading};
+use crate::failure::Failure;
+use crate::input::read_config;
+use crate::log::{Files, Format, Lines, ReadError, Reading};
 use crate::replay::{LogClock, Replay, Session};
 use crate::report::{self, Options};
-use crate::{Failure, ReplayArguments, read_config};
+use crate::rules::toml_file;
+
+#[derive(Args, Debug)]
+pub(crate) struct ReplayArguments {
+    /// The configuration in TOML. Policies on Redis are replayed in memory
+    #[arg(long, value_name = "FILE", value_parser = toml_file)]
+    config: PathBuf,
+    /// The format of the log: auto, combined, common, vhost-combined, ingress-nginx, json, caddy, traefik, envoy, alb,
+    /// cloudfront, w3c, haproxy; the string of nginx's log_format, of Apache's LogFormat or of Envoy; or fields of
+    /// JSON, such as json:time=ts,client=ip
+    #[arg(long, visible_alias = "format", value_name = "FORMAT", default_value = "auto")]
+    log_format: Format,
+    /// How far lines may be out of order, such as 5m or 1h: they are sorted within it
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = humantime::parse_duration)]
+    window: Duration,
+    /// Another configuration, whose results are printed beside
+    #[arg(long, value_name = "FILE2", value_parser = toml_file)]
+    compare: Option<PathBuf>,
+    /// Print the limits under which this percentage of clients, such as 99.9, is never rejected
+    #[arg(long, value_name = "PERCENT", value_parser = per_100_000)]
+    suggest: Option<u64>,
+    /// Print the report in JSON, for programs
+    #[arg(long)]
+    json: bool,
+    /// Draw admitted and rejected requests over time
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+    /// Access logs, in any order; - is standard input. Those of gzip, zstd and xz are read as they are
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+}
 
 pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
     if let Some(file) = &arguments.plot {
@@ -113,4 +147,16 @@ fn progress(logs: &[PathBuf]) -> ProgressBar {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
     }
+}
+
+/// Reads a percentage, in thousandths.
+fn per_100_000(text: &str) -> Result<u64, String> {
+    let problem = || "write a percentage above 0 and at most 100, such as 99.9, with at most three decimals".to_owned();
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(decimals) || whole.len() > 3 || decimals.len() > 3 {
+        return Err(problem());
+    }
+    let number: u64 = format!("{whole}{decimals:0<3}").parse().map_err(|_| problem())?;
+    if (1..=100_000).contains(&number) { Ok(number) } else { Err(problem()) }
 }

@@ -3,8 +3,8 @@
 use toml::de::DeTable;
 use toml::{Table, Value};
 
+use crate::descriptors::DESCRIPTOR;
 use crate::path::PathIgnores;
-use crate::serve::DESCRIPTOR;
 
 /// A valid file. Its text is parsed once, since a file may have thousands of routes.
 pub(crate) struct FileWords<'a> {

@@ -211,9 +211,9 @@ impl<D: Decide> Scope<'_, D> {
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &D::Subject<'_>) -> Result<(), Box<D::Rejection>> {
         self.in_force.look_for_overrides();
-        if let Some(concerned) =
-            self.in_force.by_marks(LongerPath::WHOLE).and_then(|by_marks| by_marks.find(D::marks(head)))
-        {
+        let by_marks = self.in_force.by_marks(LongerPath::WHOLE);
+        let concerned = by_marks.and_then(|by_marks| by_marks.find(D::marks(&self.layer.settings.own, head)));
+        if let Some(concerned) = concerned {
             return concerned.into_iter().try_for_each(|index| self.prepare_policy(entries, index, head));
         }
         (0..).zip(&self.in_force.policies).try_for_each(|(index, _)| self.prepare_policy(entries, index, head))

@@ -4,6 +4,7 @@
 mod key_of;
 mod look_and_act;
 mod offenders;
+mod operate;
 mod policy_status;
 
 use std::collections::HashMap;
@@ -18,6 +19,7 @@ use arc_swap::{ArcSwap, Guard};
 pub use self::key_of::KeyOf;
 pub(crate) use self::key_of::{Target, sealed};
 pub use self::look_and_act::KeyStatus;
+pub use self::operate::Operate;
 pub use self::policy_status::PolicyStatus;
 use crate::engine::domain::Http;
 use crate::engine::key::MarkIndex;

@@ -19,7 +19,7 @@ impl Annotations {
 
     #[cold]
     #[inline(never)]
-    fn extend(&mut self, is_head: bool, extensions: &mut Extensions) {
+    pub(crate) fn extend(&mut self, is_head: bool, extensions: &mut Extensions) {
         match self {
             Self::Known { rare, .. } => {
                 if let Some(rare) = rare {

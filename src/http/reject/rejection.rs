@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::engine::direct::{Problem, Rejected};
 use crate::engine::key::KeyError;
 use crate::engine::policy::{Policy, validate_name};
 use crate::engine::reason::{Reason, Wait};
@@ -346,8 +347,6 @@ impl Rejection {
     }
 }
 
-/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it
-/// first if it should be.
 impl From<Wait> for GrpcRetry {
     fn from(wait: Wait) -> Self {
         match wait {
@@ -358,6 +357,37 @@ impl From<Wait> for GrpcRetry {
     }
 }
 
+/// For a service over HTTP whose policies decide on [values of its own](crate::direct::Limits): 429, or 503 if all
+/// values share the key, if the server is overloaded, or if a limiter fails; 403 for a suspended key, and 400 for a
+/// value without the key that it must have.
+impl From<Rejected> for Rejection {
+    fn from(rejected: Rejected) -> Self {
+        let Rejected { reason, is_due_to_others, retry_after, may_retry, verdict, problem } = rejected;
+        match problem {
+            Some(Problem::Failure { policy, error }) => {
+                return Self::failed(&format!("The rate limit `{policy}`"), &error, verdict);
+            }
+            Some(Problem::NoKey(error)) => return Self::without_key(&error),
+            None => {}
+        }
+        let status = if is_due_to_others { StatusCode::SERVICE_UNAVAILABLE } else { StatusCode::TOO_MANY_REQUESTS };
+        let wait = match retry_after {
+            Some(wait) => Wait::After(wait),
+            None if may_retry => Wait::UntilReleased,
+            None => Wait::Never,
+        };
+        match reason {
+            Reason::Suspended => Self::suspended(StatusCode::FORBIDDEN, verdict),
+            Reason::Overloaded => Self::overloaded(StatusCode::SERVICE_UNAVAILABLE, wait, verdict),
+            Reason::BannedByHand => Self::banned_by_hand(status, wait, verdict),
+            Reason::Banned => Self::banned(status, wait, verdict),
+            _ => Self::limit_exceeded(status, wait, verdict),
+        }
+    }
+}
+
+/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it
+/// first if it should be.
 impl From<LimiterError> for Box<Rejection> {
     fn from(error: LimiterError) -> Self {
         Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))

@@ -275,7 +275,7 @@ proptest! {
         let mut parser = Parser::new(Format::Auto);
         if let Ok(Some(entry)) = parser.parse(&line) {
             let target = crate::path::Target::read(&entry.target);
-            let _ = crate::replay::Requests::new(crate::replay::Needs::all()).build(&entry, target.as_ref());
+            let _ = crate::replay::LineHead::new(crate::replay::Needs::all()).read(&entry, target.as_ref());
         }
     }
 

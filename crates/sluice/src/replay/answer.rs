@@ -1,48 +1,35 @@
-//! The service behind the limits: it answers as the log says.
+//! The response that a line of a log stands for.
 
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use http::{Extensions, Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
-use tower::Service;
+use tower_sluice::Verdict;
+use tower_sluice::direct::{Admission, Http};
 
-/// Answers a request.
-#[derive(Debug, Default)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) length: u64,
-    /// The extensions of the request, once it was answered.
-    pub(crate) request: Extensions,
-    /// Becomes the extensions of the response, which use its memory.
-    pub(crate) response: Extensions,
+/// The status and the length of a response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) status: u16,
+    pub(super) length: u64,
 }
 
-/// The clone that answers a request after its wait.
-impl Clone for Answer {
-    fn clone(&self) -> Self {
-        Self { status: self.status, length: self.length, ..Self::default() }
-    }
-}
-
-impl Service<Request<()>> for Answer {
-    type Response = Response<Zeros>;
-    type Error = Infallible;
-    type Future = Ready<Result<Response<Zeros>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, mut request: Request<()>) -> Self::Future {
-        self.request = std::mem::take(request.extensions_mut());
+impl Answer {
+    /// Ends a request by this response, on which some charges depend. Returns the verdict with these.
+    pub(super) fn end(self, admission: Admission<Http>) -> Option<Verdict> {
+        if !admission.awaits_end() {
+            return admission.verdict().cloned();
+        }
         let mut response = Response::new(Zeros { left: self.length.min(LONGEST) });
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
-        *response.extensions_mut() = std::mem::take(&mut self.response);
-        ready(Ok(response))
+        let mut response = admission.respond(response);
+        // Some limits count the bytes of the body, or until its end.
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(Ok(_))) = Pin::new(response.body_mut()).poll_frame(&mut context) {}
+        response.extensions_mut().remove()
     }
 }
 
@@ -51,7 +38,7 @@ const LONGEST: u64 = 1 << 40;
 
 /// A body of this many zeros.
 #[derive(Debug)]
-pub(crate) struct Zeros {
+struct Zeros {
     left: u64,
 }
 

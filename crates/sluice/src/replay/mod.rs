@@ -1,9 +1,8 @@
-//! Replays a log: its lines drive the layers of a configuration, and its times the clock.
+//! Replays a log: its lines drive the limits of a configuration, and its times the clock.
 
 mod answer;
 mod clock;
 mod request;
-mod routes;
 #[cfg(test)]
 mod tests;
 
@@ -11,31 +10,28 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
-use http::{Extensions, Request, Response};
-use http_body::Body;
 use tokio::runtime::{self, Runtime};
 use tokio::time::{self, Instant};
-use tower::{Layer, Service};
-use tower_sluice::headers::{RateLimitFields, WaitFields};
+use tower_sluice::direct::{Admission, Http};
+use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{CookieKey, KeyExtractor, QueryKey};
-use tower_sluice::layer::{RateLimit, RateLimitLayerBuilder};
-use tower_sluice::rejection::RejectionFormat;
-use tower_sluice::{LimitsHandle, PartitionKey, RateLimitLayer, RequestHead, Verdict};
+use tower_sluice::layer::RateLimitLayerBuilder;
+use tower_sluice::rejection::PolicyVerdict;
+use tower_sluice::{LimitsHandle, PartitionKey, Rejection, RequestHead, Verdict};
 use tower_sluice_config::{Config, ConfigError};
 
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
-pub(crate) use self::request::{Needs, Requests};
-pub(crate) use self::routes::{Routes, pattern};
+pub(crate) use self::request::{LineHead, Needs};
+use crate::counts::{LogCounts, PolicyCounts, WithoutKey};
 use crate::log::{Entry, Place, Unreadable};
 use crate::path::Target;
-use crate::report::{LogReport, PolicyReport, WithoutKey};
+use crate::routes::Routes;
 use crate::words::FileWords;
-use crate::{serve, stores};
+use crate::{descriptors, stores};
 
 /// The layers of one configuration, and what they did.
 pub(crate) struct Replay {
@@ -56,22 +52,8 @@ pub(crate) struct Replay {
 /// One route.
 pub(crate) struct RouteReplay {
     pub(crate) paths: Vec<String>,
-    limits: Option<Limits>,
-    pub(crate) policies: Vec<PolicyReport>,
-}
-
-/// The layer of a route, around its answers.
-struct Limits {
-    service: RateLimit<Answer>,
-    handle: LimitsHandle,
-    /// Empty, for the keys of the next request.
-    keys: Vec<Option<PartitionKey>>,
-}
-
-impl Limits {
-    fn new(layer: &RateLimitLayer) -> Self {
-        Self { service: layer.layer(Answer::default()), handle: layer.handle(), keys: Vec::new() }
-    }
+    limits: Option<LimitsHandle>,
+    pub(crate) policies: Vec<PolicyCounts>,
 }
 
 /// A request of the log, and its target as all configurations read it.
@@ -87,21 +69,28 @@ struct Arrival {
     place: Place,
 }
 
-/// A request on its arrival.
+/// A request that waits.
 struct Arrived {
     arrival: Arrival,
     route: usize,
-    /// The key that each policy makes of it, in the order of the reports.
+    /// The key that each policy makes of it, in the order of the counts.
     keys: Vec<Option<PartitionKey>>,
-    /// Whether its demand was noted.
-    is_noted: bool,
 }
 
 /// The answer to a request.
 struct Answered {
     status: u16,
-    /// With the verdict.
-    extensions: Extensions,
+    verdict: Option<Verdict>,
+}
+
+impl Answered {
+    /// Answers an admitted request as the log says, and a rejected one with its rejection.
+    fn of(decided: Result<Admission<Http>, Box<Rejection>>, answer: Answer) -> Self {
+        match decided {
+            Ok(admission) => Self { status: answer.status, verdict: answer.end(admission) },
+            Err(rejection) => Self { status: rejection.status().as_u16(), verdict: Some(rejection.verdict().clone()) },
+        }
+    }
 }
 
 impl Replay {
@@ -112,20 +101,20 @@ impl Replay {
     /// If it has a mistake.
     pub(crate) fn new(file: &str, text: &str, clock: &LogClock) -> Result<Self, ConfigError> {
         let config =
-            stores::reader().replay(clock.clone()).keys(serve::descriptor_key).layers(set_up).parse(file, text)?;
+            stores::reader().replay(clock.clone()).keys(descriptors::read_key).layers(set_up).parse(file, text)?;
         let words = FileWords::parse(file, text).routes();
         let routes = Routes::new(file, &words, &config)?;
         let mut delays = false;
         let mut limited = Vec::new();
         for (route, words) in config.routes().iter().zip(words) {
-            let limits = route.layer().map(Limits::new);
-            let statuses = limits.as_ref().map(|limits| limits.handle.policies()).unwrap_or_default();
+            let limits = route.layer().map(|layer| layer.handle());
+            let statuses = limits.as_ref().map(LimitsHandle::policies).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
             // In the order of the file.
             let policies = words.policies.into_iter().map(|words| {
                 let terms =
                     statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
-                PolicyReport::new(words, terms)
+                PolicyCounts::new(words, terms)
             });
             limited.push(RouteReplay { paths: route.paths().to_vec(), limits, policies: policies.collect() });
         }
@@ -141,59 +130,52 @@ impl Replay {
         })
     }
 
-    /// Sends a request into the layer of its route. Returns its future if it waits.
-    fn send(
-        &mut self,
-        requests: &mut Requests,
-        line: &Logged<'_, '_>,
-        mut request: Request<()>,
-        arrival: Arrival,
-    ) -> Sent {
+    /// Asks the limits of its route about a request. Returns its future if it waits.
+    fn send(&mut self, request: &mut LineHead, line: &Logged<'_, '_>, arrival: Arrival) -> Sent {
         let Logged { entry, target } = line;
         let Some((route, matched)) = target.as_ref().and_then(|target| self.routes.find(target)) else {
             self.unmatched += 1;
             return Sent::Unlimited;
         };
         let RouteReplay { limits, policies, .. } = &mut self.limited[route];
-        let Some(Limits { service, handle, keys }) = limits else {
+        let Some(limits) = limits else {
             self.unlimited += 1;
             return Sent::Unlimited;
         };
-        if self.needs.matched {
-            request::set_matched(&mut request, matched);
-        }
-        keys.clear();
-        keys.extend(policies.iter().map(|policy| handle.key(policy.name(), &request).ok()));
-        if keys.iter().any(Option::is_none) {
-            note_missing_parts(policies, keys, entry, &request);
-        }
-        let answer = service.get_mut();
-        (answer.status, answer.length) = (entry.status, entry.length);
-        let mut response = service.call(request);
-        let mut context = Context::from_waker(Waker::noop());
-        let mut arrived = Arrived { arrival, route, keys: std::mem::take(keys), is_noted: false };
-        match Pin::new(&mut response).poll(&mut context) {
-            Poll::Ready(Ok(response)) => {
-                let answered = Answered::of(response);
-                record(policies, handle, &arrived, &answered, arrival.nanos);
-                *keys = arrived.keys;
-                let answer = service.get_mut();
-                requests.reuse(std::mem::take(&mut answer.request));
-                answer.response = answered.extensions;
-                answer.response.clear();
-                Sent::Answered(answered.status)
+        request.set_matched(matched);
+        let head = request.head();
+        let answer = Answer { status: entry.status, length: entry.length };
+        let key = |policy: &mut PolicyCounts| {
+            let key = limits.key(policy.name(), head).ok();
+            if key.is_none() {
+                note_missing_parts(policy, entry, &head);
             }
-            Poll::Pending => {
-                for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
-                    key.iter().for_each(|key| policy.note_demand(key, arrival.nanos));
+            key
+        };
+        let deciding = limits.decide(&head);
+        if deciding.is_waiting() {
+            let keys: Vec<_> = policies.iter_mut().map(key).collect();
+            for (policy, key) in policies.iter_mut().zip(&keys) {
+                key.iter().for_each(|key| policy.note_demand(key, arrival.nanos));
+            }
+            let arrived = Arrived { arrival, route, keys };
+            return Sent::Waiting(Box::pin(async move { (arrived, Answered::of(deciding.await, answer)) }));
+        }
+        let answered = Answered::of(deciding.at_once().expect("it does not wait"), answer);
+        if let Some(verdict) = &answered.verdict {
+            for policy in policies {
+                let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
+                let decided_key = decided.and_then(PolicyVerdict::key);
+                let made_key = if decided_key.is_none() { key(policy) } else { None };
+                let key = decided_key.or(made_key.as_ref());
+                // A policy that did not decide on an admitted request does not apply to it.
+                if let Some(key) = key.filter(|_| decided.is_some() || !verdict.is_allowed()) {
+                    policy.note_demand(key, arrival.nanos);
                 }
-                arrived.is_noted = true;
-                Sent::Waiting(Box::pin(async move {
-                    let Ok(response) = response.await;
-                    (arrived, Answered::of(response))
-                }))
+                record(policy, key, limits, arrival, &answered, arrival.nanos);
             }
         }
+        Sent::Answered(answered.status)
     }
 }
 
@@ -206,76 +188,55 @@ enum Sent {
     Waiting(Pin<Box<dyn Future<Output = (Arrived, Answered)>>>),
 }
 
-impl Answered {
-    fn of<B: Body + Unpin>(mut response: Response<B>) -> Self {
-        // Some limits count the bytes of the body, or until its end.
-        let mut context = Context::from_waker(Waker::noop());
-        while let Poll::Ready(Some(Ok(_))) = Pin::new(response.body_mut()).poll_frame(&mut context) {}
-        Self { status: response.status().as_u16(), extensions: std::mem::take(response.extensions_mut()) }
-    }
-}
-
-/// Notes what a line lacks for the keys of the policies that can make none.
+/// Notes what a line lacks for the key of a policy.
 #[cold]
-fn note_missing_parts(
-    policies: &mut [PolicyReport],
-    keys: &[Option<PartitionKey>],
-    entry: &Entry<'_>,
-    request: &Request<()>,
-) {
-    let head = RequestHead::from(request);
+fn note_missing_parts(policy: &mut PolicyCounts, entry: &Entry<'_>, head: &RequestHead<'_>) {
     let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
-    for (policy, _) in policies.iter_mut().zip(keys).filter(|(_, key)| key.is_none()) {
-        policy.note_missing_parts(|part| match part.split_once(':') {
-            Some(("header", name)) => !has_header(name.trim()),
-            Some(("cookie", name)) => CookieKey::new(name.trim().to_owned()).extract(&head).is_err(),
-            Some(("query", name)) => QueryKey::new(name.trim().to_owned()).extract(&head).is_err(),
-            None if part == "client-ip" => entry.client.is_none(),
-            None if part == "user" => entry.user.is_none(),
-            _ => !matches!(part, "global" | "path" | "method"),
-        });
-    }
+    policy.note_missing_parts(|part| match part.split_once(':') {
+        Some(("header", name)) => !has_header(name.trim()),
+        Some(("cookie", name)) => CookieKey::new(name.trim().to_owned()).extract(head).is_err(),
+        Some(("query", name)) => QueryKey::new(name.trim().to_owned()).extract(head).is_err(),
+        None if part == "client-ip" => entry.client.is_none(),
+        None if part == "user" => entry.user.is_none(),
+        _ => !matches!(part, "global" | "path" | "method"),
+    });
 }
 
-/// Sets up a layer: a replay reads verdicts, and nobody reads the rest of its responses.
+/// Sets up a layer: a replay reads verdicts, and nobody reads the fields of its responses.
 fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
-    layer
-        .verdict()
-        .fields(RateLimitFields::none())
-        .wait_fields(WaitFields::new().without_exact_wait())
-        .rejection_format(&RejectionFormat::Empty)
+    layer.verdict().fields(RateLimitFields::none())
 }
 
-/// Counts a request with each policy of its route.
-fn record(policies: &mut [PolicyReport], handle: &LimitsHandle, arrived: &Arrived, answered: &Answered, now: u64) {
-    let Some(verdict) = answered.extensions.get::<Verdict>() else { return };
-    let Arrival { nanos, place } = arrived.arrival;
-    for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
-        let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
-        let Some(key) = key else {
-            let WithoutKey { rejected, not_limited, without_address } = &mut policy.without_key;
-            let is_rejected = !verdict.is_allowed() && verdict.policies().is_empty();
-            *match answered.status {
-                400 if is_rejected => rejected,
-                _ if is_rejected => without_address,
-                _ => not_limited,
-            } += 1;
-            continue;
-        };
-        // A policy that did not decide on an admitted request does not apply to it.
-        if !arrived.is_noted && (decided.is_some() || !verdict.is_allowed()) {
-            policy.note_demand(key, nanos);
+/// Counts an answered request with a policy of its route, by the key that the policy makes of it.
+fn record(
+    policy: &mut PolicyCounts,
+    key: Option<&PartitionKey>,
+    limits: &LimitsHandle,
+    Arrival { place, .. }: Arrival,
+    answered: &Answered,
+    now: u64,
+) {
+    let Some(verdict) = &answered.verdict else { return };
+    let Some(key) = key else {
+        let WithoutKey { rejected, not_limited, without_address } = &mut policy.without_key;
+        let is_rejected = !verdict.is_allowed() && verdict.policies().is_empty();
+        *match answered.status {
+            400 if is_rejected => rejected,
+            _ if is_rejected => without_address,
+            _ => not_limited,
+        } += 1;
+        return;
+    };
+    let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
+    let Some(decided) = decided.filter(|decided| !decided.is_passed_over()) else { return };
+    let decision = decided.decision();
+    if decision.is_allowed() {
+        // The others would have admitted a request that one rejects, and were not charged.
+        if verdict.is_allowed() {
+            policy.note_admitted(decision.delay(), now);
         }
-        let Some(decided) = decided.filter(|decided| !decided.is_passed_over()) else { continue };
-        let decision = decided.decision();
-        if decision.is_allowed() {
-            // The others would have admitted a request that one rejects, and were not charged.
-            if verdict.is_allowed() {
-                policy.note_admitted(decision.delay(), now);
-            }
-        } else {
-            policy.note_rejected(key, now, place, |policy| handle.key_text(policy, key).ok());
-        }
+    } else {
+        policy.note_rejected(key, now, place, |policy| limits.key_text(policy, key).ok());
     }
 }
 
@@ -290,9 +251,9 @@ pub(crate) struct Session {
     pub(crate) replays: Vec<Replay>,
     waiting: FuturesUnordered<Waiting>,
     delays: bool,
-    requests: Requests,
+    request: LineHead,
     now: u64,
-    pub(crate) log: LogReport,
+    pub(crate) log: LogCounts,
     /// The line, the status and the time of each answer of the first configuration, for tests.
     #[cfg(test)]
     pub(crate) answers: Option<Vec<(u64, u16, u64)>>,
@@ -312,9 +273,9 @@ impl Session {
             replays,
             waiting: FuturesUnordered::new(),
             delays,
-            requests: Requests::new(needs),
+            request: LineHead::new(needs),
             now: 0,
-            log: LogReport::default(),
+            log: LogCounts::default(),
             #[cfg(test)]
             answers: None,
         })
@@ -327,7 +288,7 @@ impl Session {
 
     /// Whether a policy may read header fields.
     pub(crate) const fn reads_headers(&self) -> bool {
-        self.requests.needs.headers
+        self.request.has_headers()
     }
 
     /// Replays one request.
@@ -337,7 +298,7 @@ impl Session {
     /// If it is no request of HTTP.
     pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
         let logged = Logged { entry, target: Target::read(&entry.target) };
-        let request = self.requests.build(entry, logged.target.as_ref())?;
+        self.request.read(entry, logged.target.as_ref())?;
         if self.log.requests == 0 {
             self.start(entry.nanos);
         }
@@ -348,16 +309,15 @@ impl Session {
             self.log.disorder.late.note(self.now - entry.nanos);
         }
         let arrival = Arrival { nanos: self.now, place };
-        for index in 1..self.replays.len() {
-            self.send(index, &logged, request.clone(), arrival);
+        for index in 0..self.replays.len() {
+            self.send(index, &logged, arrival);
         }
-        self.send(0, &logged, request, arrival);
         self.log.note_request(self.now, entry.client);
         Ok(())
     }
 
-    fn send(&mut self, index: usize, line: &Logged<'_, '_>, request: Request<()>, arrival: Arrival) {
-        match self.replays[index].send(&mut self.requests, line, request, arrival) {
+    fn send(&mut self, index: usize, line: &Logged<'_, '_>, arrival: Arrival) {
+        match self.replays[index].send(&mut self.request, line, arrival) {
             Sent::Answered(_status) => {
                 #[cfg(test)]
                 self.note_answer(index, arrival.place.line, _status);
@@ -412,7 +372,9 @@ impl Session {
         self.note_answer(*index, arrived.arrival.place.line, answered.status);
         let RouteReplay { limits, policies, .. } = &mut self.replays[*index].limited[arrived.route];
         let Some(limits) = limits else { return };
-        record(policies, &limits.handle, arrived, answered, now);
+        for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
+            record(policy, key.as_ref(), limits, arrived.arrival, answered, now);
+        }
     }
 
     #[cfg(test)]

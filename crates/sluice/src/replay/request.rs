@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::{ConnectInfo, MatchedPath};
 use bytes::Bytes;
 use http::header::{HOST, HeaderMap, HeaderName, HeaderValue, REFERER, USER_AGENT};
-use http::{Extensions, Method, Request};
-use tower_sluice::Verdict;
+use http::request::Parts;
+use http::{Extensions, Method, Request, Uri};
+use tower_sluice::RequestHead;
 use tower_sluice::internal::WholeQuery;
 use tower_sluice::key::User;
 
@@ -17,106 +18,103 @@ use crate::path::Target;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     /// Header fields that only a policy reads which names them.
-    pub(super) headers: bool,
+    headers: bool,
+    /// The path and the query.
+    target: bool,
     /// The path that the router has matched.
-    pub(super) matched: bool,
+    matched: bool,
 }
 
 impl Needs {
     /// Everything that a file names. It may name a header as a key, in exemptions and for idempotency, always by this
-    /// word; a cookie, which is in a header; and the path as a key.
+    /// word; a cookie, which is in a header; the query as a key; and the path as a key, or in exemptions.
     pub(super) fn of_file(text: &str) -> Self {
-        Self {
-            headers: text.contains("header") || text.contains("cookie:"),
-            matched: text.contains("\"path\"") || text.contains("'path'"),
-        }
+        let headers = text.contains("header") || text.contains("cookie:");
+        let matched = text.contains("\"path\"") || text.contains("'path'");
+        Self { headers, target: headers || matched || text.contains("query:") || text.contains("exempt"), matched }
     }
 
     #[cfg(test)]
     pub(crate) const fn all() -> Self {
-        Self { headers: true, matched: true }
+        Self { headers: true, target: true, matched: true }
     }
 
     pub(super) const fn or(self, other: Self) -> Self {
-        Self { headers: self.headers || other.headers, matched: self.matched || other.matched }
+        Self {
+            headers: self.headers || other.headers,
+            target: self.target || other.target,
+            matched: self.matched || other.matched,
+        }
     }
 }
 
-/// Makes the requests of a log.
+/// The head of a request, which becomes that of the next line: it uses the same memory.
 #[derive(Debug)]
-pub(crate) struct Requests {
-    pub(super) needs: Needs,
-    /// The extensions of a request that is over, with its peer or none: the next request uses their memory.
-    spare: Extensions,
-    /// Whether they have a long query.
-    has_long_query: bool,
+pub(crate) struct LineHead {
+    needs: Needs,
+    parts: Parts,
 }
 
-impl Requests {
+impl LineHead {
     pub(crate) fn new(needs: Needs) -> Self {
-        Self { needs, spare: Extensions::new(), has_long_query: false }
+        Self { needs, parts: Request::new(()).into_parts().0 }
     }
 
-    /// Makes the request of a line and its target, with the address of the client as its peer.
+    /// Whether a policy may read header fields.
+    pub(super) const fn has_headers(&self) -> bool {
+        self.needs.headers
+    }
+
+    /// Becomes the head of a line, with the address of the client as its peer.
     ///
     /// # Errors
     ///
     /// If the method is none.
-    pub(crate) fn build(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<Request<()>, Unreadable> {
+    pub(crate) fn read(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<(), Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
         // As the service spells it. `OPTIONS *` and `CONNECT` have no path, and are to no route.
         if target.is_none() && *entry.target != b"*"[..] && method != Method::CONNECT {
             return Err(Unreadable::new("the path does not begin with a slash; perhaps the fields have another order"));
         }
-        let uri = target.map(Target::uri).unwrap_or_default();
-        let mut request = Request::new(());
-        *request.method_mut() = method;
-        *request.uri_mut() = uri;
-        add_headers(entry, self.needs, request.headers_mut());
-        let extensions = request.extensions_mut();
-        *extensions = std::mem::take(&mut self.spare);
-        match (entry.client, extensions.get_mut()) {
-            (Some(ip), Some(peer)) => *peer = peer_of(ip),
-            (Some(ip), None) => drop(extensions.insert(peer_of(ip))),
-            (None, _) => extensions.clear(),
+        self.parts.method = method;
+        if self.needs.target {
+            self.parts.uri = target.map_or_else(Uri::default, Target::uri);
         }
-        // Few lines have one, so that most neither insert it nor look for that of the line before.
+        set_headers(entry, self.needs, &mut self.parts.headers);
         let long_query = target.and_then(Target::long_query);
-        if let Some(query) = long_query {
-            extensions.insert(WholeQuery(Bytes::copy_from_slice(query)));
-        } else if self.has_long_query {
-            extensions.remove::<WholeQuery>();
-        }
-        self.has_long_query = long_query.is_some();
-        if let Some(user) = &entry.user {
-            extensions.insert(User::new(&**user));
-        }
-        Ok(request)
+        let extensions = &mut self.parts.extensions;
+        // No log has the port, and no key.
+        set(extensions, entry.client.map(|ip: IpAddr| ConnectInfo(SocketAddr::new(ip, 0))));
+        set(extensions, long_query.map(|query| WholeQuery(Bytes::copy_from_slice(query))));
+        set(extensions, entry.user.as_ref().map(|user| User::new(&**user)));
+        Ok(())
     }
 
-    /// Takes back the extensions of a request that is over.
-    pub(super) fn reuse(&mut self, mut extensions: Extensions) {
-        // In nearly all lines, there is nothing else but the peer.
-        extensions.remove::<Verdict>();
-        if extensions.len() > 1 {
-            extensions.clear();
+    /// Notes the path that a router has matched.
+    pub(super) fn set_matched(&mut self, path: &MatchedPath) {
+        if self.needs.matched {
+            set(&mut self.parts.extensions, Some(path.clone()));
         }
-        self.spare = extensions;
+    }
+
+    pub(super) fn head(&self) -> RequestHead<'_> {
+        (&self.parts).into()
     }
 }
 
-/// Notes the path that a router has matched.
-pub(super) fn set_matched(request: &mut Request<()>, path: &MatchedPath) {
-    request.extensions_mut().insert(path.clone());
+/// Replaces an extension in its place, if there is one.
+fn set<T: Clone + Send + Sync + 'static>(extensions: &mut Extensions, value: Option<T>) {
+    match (value, extensions.get_mut::<T>()) {
+        (Some(value), Some(before)) => *before = value,
+        (Some(value), None) => drop(extensions.insert(value)),
+        (None, Some(_)) => drop(extensions.remove::<T>()),
+        (None, None) => {}
+    }
 }
 
-fn peer_of(ip: IpAddr) -> ConnectInfo<SocketAddr> {
-    // No log has the port, and no key.
-    ConnectInfo(SocketAddr::new(ip, 0))
-}
-
-fn add_headers(entry: &Entry<'_>, needs: Needs, headers: &mut HeaderMap) {
+fn set_headers(entry: &Entry<'_>, needs: Needs, headers: &mut HeaderMap) {
+    headers.clear();
     for (name, value) in &entry.headers {
         let name = match &**name {
             "referer" | "user-agent" if !needs.headers => continue,

@@ -1,8 +1,8 @@
 //! Two configurations side by side.
 
-use super::policy::PolicyReport;
 use super::text::{Options, longest, quantiles, rows};
 use super::units::{grouped, span};
+use crate::counts::PolicyCounts;
 use crate::replay::{Replay, RouteReplay};
 use crate::table::table;
 
@@ -75,7 +75,7 @@ fn policies(replay: &Replay) -> Vec<(&str, &str)> {
     names
 }
 
-fn find<'a>(replay: &'a Replay, path: &str, name: &str) -> Option<(&'a RouteReplay, &'a PolicyReport)> {
+fn find<'a>(replay: &'a Replay, path: &str, name: &str) -> Option<(&'a RouteReplay, &'a PolicyCounts)> {
     let routes = replay.limited.iter().filter(|route| route.paths[0] == path);
     let mut policies = routes.flat_map(|route| route.policies.iter().map(move |policy| (route, policy)));
     policies.find(|(_, policy)| policy.name() == name)
@@ -102,7 +102,7 @@ fn side_by_side(left: &[Cell], right: &[Cell]) -> Vec<Row> {
     rows
 }
 
-fn cells(policy: &PolicyReport, options: Options) -> Vec<Cell> {
+fn cells(policy: &PolicyCounts, options: Options) -> Vec<Cell> {
     let mut cells = vec![("limit", vec![policy.words.what.clone()])];
     for (label, value) in rows(policy) {
         match label {

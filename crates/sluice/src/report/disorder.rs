@@ -1,7 +1,7 @@
 //! What a log's disorder does to the figures.
 
-use super::LogReport;
 use super::units::{count, percentage, span};
+use crate::counts::LogCounts;
 
 const MINUTE: u64 = 60_000_000_000;
 
@@ -14,7 +14,7 @@ const WINDOWS: [(u64, &str); 5] = [
     (48 * 60 * MINUTE, "2d"),
 ];
 
-impl LogReport {
+impl LogCounts {
     /// Why the figures may be wrong, and what to do.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();

@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use super::units::count;
-use super::{LogReport, OnlyClient};
+use crate::counts::{LogCounts, OnlyClient};
 use crate::replay::Replay;
 
 /// What to do about parts of keys that lines lack, and about a proxy that is taken for the client.
-pub(super) fn hints(log: &LogReport, replays: &[Replay]) -> Vec<String> {
+pub(super) fn hints(log: &LogCounts, replays: &[Replay]) -> Vec<String> {
     let mut hints = hints_on_keys(replays);
     hints.extend(hint_on_proxy(log));
     hints
@@ -16,7 +16,7 @@ pub(super) fn hints(log: &LogReport, replays: &[Replay]) -> Vec<String> {
 /// So many requests of one client, with an address that is no client's, are those of a proxy.
 const MANY: u64 = 20;
 
-fn hint_on_proxy(log: &LogReport) -> Option<String> {
+fn hint_on_proxy(log: &LogCounts) -> Option<String> {
     let Some(OnlyClient::One(client)) = log.only_client else { return None };
     let is_private = match client {
         IpAddr::V4(client) => client.is_private() || client.is_loopback(),

@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 
 use super::hints::hints;
-use super::policy::PolicyReport;
 use super::text::{Options, TOP, longest, quantiles};
-use super::{LogReport, units};
+use super::units;
+use crate::counts::LogCounts;
+use crate::counts::PolicyCounts;
 use crate::log::Misplaced;
 use crate::replay::Replay;
 
 /// Times are in UTC, waits in microseconds, and starts of bins in seconds since the epoch.
-pub(crate) fn to_json(log: &LogReport, replays: &[Replay], options: Options) -> Value {
+pub(crate) fn to_json(log: &LogCounts, replays: &[Replay], options: Options) -> Value {
     let first_unreadable = log.first_unreadable.as_ref().map(|first| {
         json!({ "file": log.file(first.place), "line": first.place.line, "problem": first.problem, "text": first.text })
     });
@@ -39,7 +40,7 @@ fn misplaced(misplaced: Misplaced) -> Value {
     json!({ "lines": misplaced.lines, "furthest_seconds": misplaced.furthest / 1_000_000_000 })
 }
 
-fn of_replay(log: &LogReport, replay: &Replay, options: Options) -> Value {
+fn of_replay(log: &LogCounts, replay: &Replay, options: Options) -> Value {
     let mut policies = Vec::new();
     for route in &replay.limited {
         for policy in &route.policies {
@@ -54,7 +55,7 @@ fn of_replay(log: &LogReport, replay: &Replay, options: Options) -> Value {
     })
 }
 
-fn of_policy(log: &LogReport, paths: &[String], policy: &PolicyReport, options: Options) -> Value {
+fn of_policy(log: &LogCounts, paths: &[String], policy: &PolicyCounts, options: Options) -> Value {
     let (clients, affected) = policy.clients();
     let [p50, p95, p99] = quantiles(policy);
     let first = policy.first.as_ref();

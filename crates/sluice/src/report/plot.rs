@@ -1,6 +1,6 @@
 //! Plots in text.
 
-use super::timeline::Bin;
+use crate::counts::Bin;
 
 /// The columns of a plot.
 const COLUMNS: usize = 60;

@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use super::policy::PolicyReport;
-use super::timeline::{Axis, Bin};
 use super::units::{grouped, instant, percentage};
+use crate::counts::PolicyCounts;
+use crate::counts::{Axis, Bin};
 use crate::replay::Replay;
 
 const WIDTH: u64 = 960;
@@ -53,7 +53,7 @@ fn legend() -> String {
     svg
 }
 
-fn draw(svg: &mut String, top: u64, title: &str, policy: &PolicyReport, axis: &Axis) {
+fn draw(svg: &mut String, top: u64, title: &str, policy: &PolicyCounts, axis: &Axis) {
     let bins = policy.timeline.bins_on(axis);
     let most = bins.iter().map(count_all).max().unwrap_or(0).max(1);
     let base = top + 40 + HEIGHT;

@@ -4,10 +4,11 @@ use std::fmt::Write;
 
 use super::compare::compare;
 use super::hints::hints;
-use super::policy::{PolicyReport, WithoutKey};
-use super::timeline::Axis;
+use super::plot;
 use super::units::{count, grouped, instant, minute, percentage, roundest, span};
-use super::{LogReport, plot};
+use crate::counts::Axis;
+use crate::counts::LogCounts;
+use crate::counts::{PolicyCounts, WithoutKey};
 use crate::replay::{Replay, RouteReplay};
 
 /// The settings of a report.
@@ -21,7 +22,7 @@ pub(crate) struct Options {
 pub(super) const TOP: usize = 10;
 
 /// Writes the report of a log and of one configuration, or of two side by side.
-pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> String {
+pub(crate) fn print(log: &LogCounts, replays: &[Replay], options: Options) -> String {
     let mut text = String::new();
     print_log(&mut text, log);
     for hint in hints(log, replays) {
@@ -34,7 +35,7 @@ pub(crate) fn print(log: &LogReport, replays: &[Replay], options: Options) -> St
     text
 }
 
-fn print_log(text: &mut String, log: &LogReport) {
+fn print_log(text: &mut String, log: &LogCounts) {
     line(text, format_args!("{}: {}", log.files.join(", "), count(log.lines, "line", "lines")));
     match log.span {
         Some((first, last)) => line(text, format_args!("  from {} to {} UTC", instant(first), instant(last))),
@@ -62,7 +63,7 @@ fn print_log(text: &mut String, log: &LogReport) {
     }
 }
 
-fn print_replay(text: &mut String, log: &LogReport, replay: &Replay, axis: &Axis, options: Options) {
+fn print_replay(text: &mut String, log: &LogCounts, replay: &Replay, axis: &Axis, options: Options) {
     line(text, format_args!("\n{}", replay.file));
     print_unlimited(text, replay);
     for route in &replay.limited {
@@ -83,9 +84,9 @@ fn print_unlimited(text: &mut String, replay: &Replay) {
 
 fn print_policy(
     text: &mut String,
-    log: &LogReport,
+    log: &LogCounts,
     route: &RouteReplay,
-    policy: &PolicyReport,
+    policy: &PolicyCounts,
     axis: &Axis,
     options: Options,
 ) {
@@ -110,7 +111,7 @@ fn print_policy(
     }
 }
 
-fn print_plot(text: &mut String, policy: &PolicyReport, axis: &Axis) {
+fn print_plot(text: &mut String, policy: &PolicyCounts, axis: &Axis) {
     let plot = plot::plot(&policy.timeline.bins_on(axis));
     line(text, format_args!("  over time      admitted {}", plot.admitted));
     if policy.rejected > 0 {
@@ -123,7 +124,7 @@ fn print_plot(text: &mut String, policy: &PolicyReport, axis: &Axis) {
 }
 
 /// The minutes with the most rejections, each with its date if it is not that of the one before.
-fn worst_minutes(policy: &PolicyReport) -> String {
+fn worst_minutes(policy: &PolicyCounts) -> String {
     let mut date = String::new();
     let mut minutes = Vec::new();
     for worst in policy.minutes.worst() {
@@ -139,7 +140,7 @@ fn worst_minutes(policy: &PolicyReport) -> String {
 }
 
 /// The counts.
-pub(super) fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
+pub(super) fn rows(policy: &PolicyCounts) -> Vec<(&'static str, String)> {
     let requests = policy.requests();
     let mut rows = vec![("requests", grouped(requests))];
     if requests > 0 {
@@ -167,27 +168,27 @@ pub(super) fn rows(policy: &PolicyReport) -> Vec<(&'static str, String)> {
     rows
 }
 
-fn waits(policy: &PolicyReport) -> String {
+fn waits(policy: &PolicyCounts) -> String {
     let [p50, p95, p99] = quantiles(policy).map(span);
     format!("p50 {p50}, p95 {p95}, p99 {p99}, most {}", span(longest(policy)))
 }
 
 /// The median, the 95th and the 99th percentile of the waits, in microseconds, to three digits.
-pub(super) fn quantiles(policy: &PolicyReport) -> [u64; 3] {
+pub(super) fn quantiles(policy: &PolicyCounts) -> [u64; 3] {
     [50.0, 95.0, 99.0].map(|percent| wait(policy, policy.waits.value_at_percentile(percent)))
 }
 
 /// The longest wait.
-pub(super) fn longest(policy: &PolicyReport) -> u64 {
+pub(super) fn longest(policy: &PolicyCounts) -> u64 {
     wait(policy, policy.waits.max())
 }
 
 /// The histogram has the waits of a range together. The roundest one stands for them: most waits are whole seconds.
-fn wait(policy: &PolicyReport, micros: u64) -> u64 {
+fn wait(policy: &PolicyCounts, micros: u64) -> u64 {
     roundest(policy.waits.lowest_equivalent(micros), policy.waits.highest_equivalent(micros))
 }
 
-fn print_offenders(text: &mut String, policy: &PolicyReport) {
+fn print_offenders(text: &mut String, policy: &PolicyCounts) {
     let missed = policy.offenders.missed();
     let at_least = if missed > 0 { "at least " } else { "" };
     for (index, offender) in policy.offenders.top(TOP).into_iter().enumerate() {
@@ -198,7 +199,7 @@ fn print_offenders(text: &mut String, policy: &PolicyReport) {
     }
 }
 
-fn print_suggestion(text: &mut String, policy: &PolicyReport, per_100_000: u64) {
+fn print_suggestion(text: &mut String, policy: &PolicyCounts, per_100_000: u64) {
     let percent = percent(per_100_000);
     let words = &policy.words;
     line(text, format_args!("  to never reject {percent} % of the clients:"));

@@ -81,23 +81,6 @@ fn format_time(seconds: u64, form: &str) -> String {
     time.map_or_else(|| seconds.to_string(), |time| time.strftime(form).to_string())
 }
 
-/// The begin of a line, without characters that a terminal would obey.
-pub(super) fn shortened(line: &[u8]) -> String {
-    const MOST: usize = 80;
-    let mut text = String::new();
-    for (index, byte) in line.iter().enumerate() {
-        if index == MOST {
-            text.push('…');
-            break;
-        }
-        match byte {
-            b' '..=b'~' => text.push(char::from(*byte)),
-            byte => text.extend(byte.escape_ascii().map(char::from)),
-        }
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -124,11 +107,5 @@ mod tests {
         assert_eq!(roundest(1_023, 1_023), 1_023);
         assert_eq!(roundest(0, 0), 0);
         assert_eq!(instant(1_700_000_000_000_000_000), "2023-11-14 22:13:20");
-    }
-
-    #[test]
-    fn lines_are_shown_without_control_characters() {
-        assert_eq!(shortened(b"\x1b[31m\xff \"\\"), "\\x1b[31m\\xff \"\\");
-        assert_eq!(shortened(&[b'a'; 200]).chars().count(), 81);
     }
 }

@@ -144,3 +144,13 @@ fn a_clock_ahead_counts_with_its_neighbours() {
     let (first, last) = session.log.span.unwrap();
     assert_eq!((last - first) / 1_000_000_000, 10_000);
 }
+
+#[test]
+fn percentages_are_read_exactly() {
+    assert_eq!(per_100_000("99.9"), Ok(99_900));
+    assert_eq!(per_100_000("100"), Ok(100_000));
+    assert_eq!(per_100_000("0.001"), Ok(1));
+    for text in ["", ".", "0", "100.001", "1e2", "-1", "99.9999", "99,9", "+5"] {
+        assert!(per_100_000(text).is_err(), "{text}");
+    }
+}

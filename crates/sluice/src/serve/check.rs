@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 use tower_sluice_config::ConfigError;
 
-use super::rls::DESCRIPTOR;
+use crate::descriptors::DESCRIPTOR;
 use crate::words::{FileWords, keys, tables};
 
 /// Checks the routes whose policies count descriptors.

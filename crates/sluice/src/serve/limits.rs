@@ -13,19 +13,19 @@ use axum::extract::MatchedPath;
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use tower::{Layer, ServiceExt};
+use tower_sluice::Policy;
+use tower_sluice::direct::{self, On};
 use tower_sluice::internal::WholeQuery;
-use tower_sluice::layer::RateLimit;
-use tower_sluice::{LimitsHandle, Policy, RateLimitLayer};
+use tower_sluice::policy::Operate;
 use tower_sluice_config::{Config, ConfigError, ConfigReader};
 
 use super::check::{check_domains, without_effect};
-use super::pass::Pass;
-use super::rls::{self, Asked, CurrentLimits, Selector, Store};
+use super::domains::{self, Domain, Selector, Store};
 use super::sources::Texts;
+use crate::descriptors::{Asked, Patterns, read_key};
 use crate::path::Target;
-use crate::replay::Routes;
-use crate::words::FileWords;
+use crate::routes::Routes;
+use crate::words::{FileWords, keys, tables};
 
 /// All limits.
 pub(crate) struct Limits {
@@ -49,56 +49,17 @@ struct Toml {
     by_path: HashMap<String, usize>,
 }
 
-/// A layer around a service that admits everything.
-pub(crate) struct Domain {
-    layer: RateLimitLayer,
-    service: RateLimit<Pass>,
-    current_limits: ArcSwap<CurrentLimits>,
-    /// If the file of another service has the rules.
-    pub(crate) selector: Option<Selector>,
-}
-
 /// A domain of another service's file that is valid, and not in force.
 struct Prepared {
     name: String,
-    layer: PreparedLayer,
+    limits: PreparedLimits,
     selector: Selector,
 }
 
-enum PreparedLayer {
-    New(RateLimitLayer),
-    /// Policies for the layer that the domain has.
-    Changed(RateLimitLayer, Vec<Policy>),
-}
-
-impl Domain {
-    fn new(layer: RateLimitLayer, selector: Option<Selector>) -> Self {
-        let current_limits = ArcSwap::default();
-        let domain = Self { service: layer.layer(Pass), layer, current_limits, selector };
-        domain.note_change();
-        domain
-    }
-
-    /// Decides on the descriptors of a request.
-    pub(crate) async fn decide(&self, asked: Arc<Asked>) -> Response<Body> {
-        self.decide_on(rls::request_of(asked)).await
-    }
-
-    async fn decide_on(&self, request: Request<Body>) -> Response<Body> {
-        let Ok(response) = self.service.clone().oneshot(request).await;
-        response.map(Body::new)
-    }
-
-    /// The limits of the policies, as responses report them.
-    pub(crate) fn current_limits(&self) -> Arc<CurrentLimits> {
-        self.current_limits.load_full()
-    }
-
-    /// Looks the limits up again, after they were changed.
-    fn note_change(&self) {
-        self.current_limits
-            .store(Arc::new(CurrentLimits::new(&self.layer.handle().policies(), self.selector.as_ref())));
-    }
+enum PreparedLimits {
+    New(direct::Limits<Asked>),
+    /// Policies for the limits that the domain has.
+    Changed(direct::Limits<Asked>, Vec<Policy<On<Asked>>>),
 }
 
 impl Limits {
@@ -139,7 +100,8 @@ impl Limits {
             request.extensions_mut().insert(WholeQuery(Bytes::copy_from_slice(query)));
         }
         request.extensions_mut().insert(MatchedPath::clone(matched));
-        domain.decide_on(request).await
+        let Some(layer) = domain.layer() else { return Response::default() };
+        domains::answer(layer, &(&request).into()).await
     }
 
     /// The limits of a domain: those of the file of another service, or of the route whose path is the domain's name
@@ -168,7 +130,7 @@ impl Limits {
         let mut changes = Vec::new();
         if let (Some(toml), Some((file, text))) = (&self.toml, &texts.config) {
             let changed = toml.with_config(|config| config.change(file, text))?;
-            toml.routes.iter().flatten().for_each(|domain| domain.note_change());
+            toml.note_change(words.as_ref());
             changes.push(format!("{file}: {changed}"));
         }
         let (before, rules_before) = (self.domain_names(), self.rule_names());
@@ -192,7 +154,7 @@ impl Limits {
     /// The rules of other services' files, each behind its domain.
     fn rule_names(&self) -> BTreeSet<(String, String)> {
         let domains = self.domains.load();
-        let selectors = domains.iter().filter_map(|(name, domain)| Some((name, domain.selector.as_ref()?)));
+        let selectors = domains.iter().filter_map(|(name, domain)| Some((name, domain.selector()?)));
         selectors
             .flat_map(|(name, selector)| selector.rule_names().map(|rule| (name.clone(), rule.to_owned())))
             .collect()
@@ -215,15 +177,15 @@ impl Limits {
         for domain in texts.domains(words)? {
             let (name, line) = (domain.name.clone(), domain.line);
             let before = before.get(&name);
-            let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector.as_ref()))?;
-            // Also for a layer that there is: only this tells whether the policies can be in force together.
-            let layer = rls::layer(&name, selector.policies());
-            let layer = layer.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
-            let layer = match before {
-                None => PreparedLayer::New(layer),
-                Some(domain) => PreparedLayer::Changed(domain.layer.clone(), selector.policies()),
+            let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector()))?;
+            // Also for a domain that there is: only this tells whether the policies can be in force together.
+            let limits = domains::enforce(&name, selector.policies());
+            let limits = limits.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
+            let limits = match before.and_then(|domain| domain.rules()) {
+                None => PreparedLimits::New(limits),
+                Some(limits) => PreparedLimits::Changed(limits.clone(), selector.policies()),
             };
-            prepared.push(Prepared { name, layer, selector });
+            prepared.push(Prepared { name, limits, selector });
         }
         Ok(prepared)
     }
@@ -231,15 +193,15 @@ impl Limits {
     /// Domains that were there before keep what was used of their limits.
     fn apply(&self, prepared: Vec<Prepared>) {
         let mut after = HashMap::new();
-        for Prepared { name, layer, selector } in prepared {
-            let layer = match layer {
-                PreparedLayer::New(layer) => layer,
-                PreparedLayer::Changed(layer, policies) => {
-                    layer.handle().replace(policies).expect("a layer of these policies was made before");
-                    layer
+        for Prepared { name, limits, selector } in prepared {
+            let limits = match limits {
+                PreparedLimits::New(limits) => limits,
+                PreparedLimits::Changed(limits, policies) => {
+                    limits.replace(policies).expect("these policies were in force together before");
+                    limits
                 }
             };
-            after.insert(name, Arc::new(Domain::new(layer, Some(selector))));
+            after.insert(name, Arc::new(Domain::of_rules(limits, selector)));
         }
         self.domains.store(Arc::new(after));
     }
@@ -252,7 +214,7 @@ impl Limits {
     /// Updates the metrics that are not counted per request.
     pub(crate) fn observe(&self) {
         self.with_config(|config| config.observe());
-        self.domains.load().values().for_each(|domain| domain.layer.observe());
+        self.domains.load().values().filter_map(|domain| domain.rules()).for_each(|limits| limits.observe());
     }
 
     /// Rejects all requests that wait in queues.
@@ -267,16 +229,16 @@ impl Limits {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// The layers, each with its route or domain, for operators.
-    pub(crate) fn handles(&self) -> Vec<(String, LimitsHandle)> {
+    /// The limits, each with its route or domain, for operators.
+    pub(crate) fn operated(&self) -> Vec<(String, Arc<dyn Operate>)> {
         let of_toml = self.with_config(|config| {
             let layers = config.routes().iter().filter_map(|route| Some((&route.paths()[0], route.layer()?)));
-            layers.map(|(path, layer)| (path.clone(), layer.handle())).collect()
+            layers.map(|(path, layer)| (path.clone(), layer.handle().into())).collect()
         });
-        let mut handles: Vec<_> = of_toml.unwrap_or_default();
+        let mut all: Vec<_> = of_toml.unwrap_or_default();
         let domains = self.domains.load();
-        handles.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.layer.handle())));
-        handles
+        all.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.operated())));
+        all
     }
 }
 
@@ -288,19 +250,38 @@ fn warn_of_policies_without_effect(words: Option<&FileWords<'_>>) {
 
 impl Toml {
     fn parse(reader: ConfigReader, file: &str, text: &str) -> Result<Self, ConfigError> {
-        let config = reader.layers(|layer| layer.verdict()).keys(rls::read_key).parse(file, text)?;
-        let paths = Routes::new(file, &FileWords::parse(file, text).routes(), &config)?;
+        let config = reader.layers(|layer| layer.verdict()).keys(read_key).parse(file, text)?;
+        let words = FileWords::parse(file, text);
+        let paths = Routes::new(file, &words.routes(), &config)?;
         let mut routes = Vec::new();
         let mut by_path = HashMap::new();
-        for (index, route) in config.routes().iter().enumerate() {
-            routes.push(route.layer().map(|layer| Arc::new(Domain::new(layer.clone(), None))));
+        for (index, (route, patterns)) in config.routes().iter().zip(patterns(&words)).enumerate() {
+            routes.push(route.layer().map(|layer| Arc::new(Domain::of_route(layer.handle(), patterns))));
             by_path.extend(route.paths().iter().map(|path| (path.trim_start_matches('/').to_owned(), index)));
         }
         Ok(Self { config: Mutex::new(config), paths, routes, by_path })
+    }
+
+    /// Notes that the policies of the routes were changed.
+    fn note_change(&self, words: Option<&FileWords<'_>>) {
+        for (domain, patterns) in self.routes.iter().zip(words.into_iter().flat_map(patterns)) {
+            if let Some(domain) = domain {
+                domain.note_change(patterns);
+            }
+        }
     }
 
     /// After a panic, some routes may have changed and others not; each is consistent.
     fn with_config<T>(&self, act: impl FnOnce(&mut Config) -> T) -> T {
         act(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Of each route, which descriptors its policies are charged for.
+fn patterns(words: &FileWords<'_>) -> Vec<Patterns> {
+    let of_route = |route| {
+        let policies = tables(route, "policy").into_iter();
+        Patterns::new(policies.filter_map(|policy| Some((policy.get("name")?.as_str()?, keys(policy)))))
+    };
+    words.route_tables().into_iter().map(of_route).collect()
 }

@@ -2,10 +2,10 @@
 
 mod auth;
 mod check;
+mod domains;
 mod health;
 mod limits;
 mod notify;
-mod pass;
 mod reload;
 mod rls;
 mod sources;
@@ -31,13 +31,13 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::check::{check_domains, without_effect};
+use self::domains::Store;
 use self::limits::Limits;
-use self::rls::Store;
 
-pub(crate) use self::rls::{DESCRIPTOR, read_key as descriptor_key};
 use self::sources::Sources;
+use crate::failure::Failure;
 use crate::rules::toml_file;
-use crate::{Failure, stores};
+use crate::stores;
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("files").args(["config", "envoy_config", "limitador_config"]).required(true).multiple(true)))]
@@ -128,7 +128,7 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
     let (listener, address) = bind(listen, "--listen")?;
     let admin = match admin {
         None => None,
-        Some(settings) => Some((bind(settings.address, "--admin")?, settings.router(limits.handles()))),
+        Some(settings) => Some((bind(settings.address, "--admin")?, settings.router(limits.operated()))),
     };
     if !address.ip().is_loopback() {
         tracing::warn!("{address}: all that reach this address may use up the budgets of every client");

@@ -8,7 +8,7 @@ mod dynamodb;
 
 use tower_sluice_config::{Config, ConfigReader};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Makes a reader that knows all stores of this program.
 pub(crate) fn reader() -> ConfigReader {
@@ -21,7 +21,7 @@ pub(crate) fn reader() -> ConfigReader {
 /// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of
 /// several servers are never printed together, since they are for several servers.
 pub(crate) fn migration(file: &str, text: &str, store: Option<&str>) -> Result<String, Failure> {
-    let config = reader().keys(crate::serve::descriptor_key).parse(file, text)?;
+    let config = reader().keys(crate::descriptors::read_key).parse(file, text)?;
     let all = config.migrations();
     let chosen = match (&*all, store) {
         ([], None) => {

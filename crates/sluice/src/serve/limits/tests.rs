@@ -6,7 +6,7 @@ use tower_sluice::testing::{Random, seeds};
 use tower_sluice_config::Config;
 
 use super::Limits;
-use crate::serve::rls::Store;
+use crate::serve::domains::Store;
 use crate::serve::sources::Texts;
 
 /// The limit of each route and domain.
@@ -86,8 +86,8 @@ fn draw(random: &mut Random) -> (Texts, Expected, bool) {
 
 /// The limits in force.
 fn found(limits: &Limits) -> Expected {
-    let found = limits.handles().into_iter().map(|(name, handle)| {
-        let policies = handle.policies();
+    let found = limits.operated().into_iter().map(|(name, limits)| {
+        let policies = limits.policies();
         let enforced = policies.iter().filter(|policy| policy.name() != crate::rules::BROUGHT);
         let limit = enforced.map(|policy| policy.terms().unwrap().quota().unwrap().limit()).next().unwrap();
         (name, limit)

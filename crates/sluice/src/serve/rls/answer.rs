@@ -1,55 +1,20 @@
 //! The response to Envoy, made of the response of a layer.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::to_bytes;
+use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderMap, StatusCode};
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use tonic::Status;
-use tower_sluice::policy::PolicyStatus;
+use tower_sluice::Verdict;
 use tower_sluice::rejection::PolicyVerdict;
-use tower_sluice::{Quota, Verdict};
 
-use super::asked::{Asked, Match, Selection};
-use super::domain::{Selections, Selector};
 use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
-use crate::rules::Unit;
-
-/// The limits of a domain's policies, as responses report them.
-#[derive(Debug, Default)]
-pub(crate) struct CurrentLimits(HashMap<String, CurrentLimit>);
-
-impl CurrentLimits {
-    /// A limit has the name that the file gives to it, or else that of its policy.
-    pub(crate) fn new(policies: &[PolicyStatus], selector: Option<&Selector>) -> Self {
-        let labels = selector.map(Selector::labels).unwrap_or_default();
-        let limits = policies.iter().filter_map(|policy| {
-            let quota = policy.terms()?.quota()?;
-            let name = labels.get(policy.name()).copied().unwrap_or(policy.name());
-            let mut limit = current_limit(name, quota);
-            if let Some(period) = selector.and_then(|selector| selector.period_of_zero(policy.name())) {
-                // A quota cannot be zero, so that of the policy is another one.
-                (limit.requests_per_unit, limit.unit) = (0, unit_of(period));
-            }
-            Some((policy.name().to_owned(), limit))
-        });
-        Self(limits.collect())
-    }
-}
-
-fn current_limit(name: &str, quota: Quota) -> CurrentLimit {
-    let (requests_per_unit, unit) = (saturated(quota.limit()), unit_of(quota.period()));
-    CurrentLimit { requests_per_unit, unit, name: name.to_owned() }
-}
-
-/// The number of a unit; 0 of a period that is none.
-fn unit_of(period: Duration) -> i32 {
-    Unit::from_period(period).map_or(0, Unit::number)
-}
+use crate::descriptors::{Asked, Match, Selection};
+use crate::serve::domains::{Domain, ReportedLimit, ReportedLimits, Ruling, Selections};
 
 /// Makes the response to a request whose descriptors were decided on together.
 ///
@@ -59,25 +24,26 @@ fn unit_of(period: Duration) -> i32 {
 pub(super) async fn answer(
     asked: &Asked,
     selections: &Selections,
-    limits: &CurrentLimits,
-    response: http::Response<Body>,
+    domain: &Domain,
+    ruling: Ruling,
 ) -> Result<RateLimitResponse, Status> {
-    let (head, body) = response.into_parts();
-    let verdict = head.extensions.get::<Verdict>();
-    check_decided(verdict, head.status)?;
-    let is_rejected = verdict.is_some_and(|verdict| !verdict.is_allowed());
-    let matched = asked.take_matched();
+    check_decided(&ruling)?;
+    let is_rejected = ruling.is_rejected();
+    let Ruling { verdict, response } = ruling;
+    let (matched, reported) = (domain.matches(asked), domain.reported());
     let statuses: Vec<_> = (0..asked.descriptors.len())
         .map(|descriptor| {
             if selections.unlimited.contains(&descriptor) {
                 return unlimited();
             }
-            status_of(asked, matched.iter().filter(|it| it.descriptor == descriptor), verdict, limits)
+            let matched = matched.iter().filter(|it| it.descriptor == descriptor);
+            status_of(asked, matched, verdict.as_ref(), &reported)
         })
         .collect();
-    let is_over = is_rejected || selections.reject(&statuses);
+    let is_over = is_rejected || reject(selections, &statuses);
+    let (head, body) = response.into_parts();
     let body = if is_rejected { to_bytes(body, LONGEST_BODY).await.unwrap_or_default() } else { Default::default() };
-    let violated = verdict.into_iter().flat_map(Verdict::violated).map(PolicyVerdict::name);
+    let violated = verdict.iter().flat_map(Verdict::violated).map(PolicyVerdict::name);
     Ok(RateLimitResponse {
         overall_code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         statuses,
@@ -88,31 +54,24 @@ pub(super) async fn answer(
     })
 }
 
+/// Whether a limit is over, or all quotas are.
+pub(super) fn reject(selections: &Selections, statuses: &[DescriptorStatus]) -> bool {
+    selections.reject(statuses.len(), |descriptor| statuses[descriptor].code() == Code::OverLimit)
+}
+
 /// Longer than any body of a rejection.
 pub(super) const LONGEST_BODY: usize = 1 << 16;
 
 /// # Errors
 ///
 /// If a request is rejected, and not by a limit.
-pub(super) fn check_decided(verdict: Option<&Verdict>, status: StatusCode) -> Result<(), Status> {
-    match verdict {
+pub(super) fn check_decided(ruling: &Ruling) -> Result<(), Status> {
+    match &ruling.verdict {
         Some(verdict) if !verdict.is_allowed() && verdict.violated().next().is_none() => {
-            Err(Status::unavailable(format!("the limits cannot decide: {status}")))
+            Err(Status::unavailable(format!("the limits cannot decide: {}", ruling.response.status())))
         }
         _ => Ok(()),
     }
-}
-
-/// Whether a limit rejects the request.
-pub(super) fn is_rejected(response: &http::Response<Body>) -> bool {
-    response.extensions().get::<Verdict>().is_some_and(|verdict| !verdict.is_allowed())
-}
-
-/// Whether the only limit of a request has no room for it. A shadow then lets it pass.
-pub(super) fn is_full(response: &http::Response<Body>) -> bool {
-    let verdict = response.extensions().get::<Verdict>();
-    let mut decided = verdict.into_iter().flat_map(Verdict::policies).filter(|policy| !policy.is_passed_over());
-    decided.any(|policy| !policy.decision().is_allowed())
 }
 
 /// The status of a descriptor that is counted, but has no limit.
@@ -130,7 +89,7 @@ pub(super) fn status_of<'a>(
     asked: &Asked,
     matched: impl IntoIterator<Item = &'a Match>,
     verdict: Option<&Verdict>,
-    limits: &CurrentLimits,
+    reported: &ReportedLimits,
 ) -> DescriptorStatus {
     struct Decided<'a> {
         matched: &'a Match,
@@ -163,12 +122,18 @@ pub(super) fn status_of<'a>(
     DescriptorStatus {
         code: if is_over { Code::OverLimit } else { Code::Ok }.into(),
         current_limit: match brought {
-            Some(brought) => Some(brought.current_limit()),
-            None => limits.0.get(&*matched.policy).cloned(),
+            Some(brought) => Some(ReportedLimit::from(brought).into()),
+            None => reported.of(&matched.policy).cloned().map(CurrentLimit::from),
         },
         // A policy without a decision admits the request: by hand, or since its limiter fails.
         limit_remaining: decision.map_or(u32::MAX, |decision| saturated(decision.remaining())),
         duration_until_reset: until.and_then(|wait| prost_types::Duration::try_from(wait).ok()),
+    }
+}
+
+impl From<ReportedLimit> for CurrentLimit {
+    fn from(ReportedLimit { requests, unit, name }: ReportedLimit) -> Self {
+        Self { requests_per_unit: requests, unit, name }
     }
 }
 

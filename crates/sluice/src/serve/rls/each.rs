@@ -11,14 +11,12 @@ use axum::body::{Body, to_bytes};
 use futures_util::future::join_all;
 use http::Response;
 use tonic::Status;
-use tower_sluice::Verdict;
 
 use super::answer::{self, LONGEST_BODY};
-use super::asked::{Asked, Kind, Selection};
-use super::domain::Selector;
 use super::proto::{Code, DescriptorStatus, HeaderValue, RateLimitResponse};
 use super::{NotCharged, Questions};
-use crate::serve::limits::Domain;
+use crate::descriptors::{Asked, Kind, Selection};
+use crate::serve::domains::{Domain, Ruling, Selector};
 
 /// Decides on all descriptors of a request.
 ///
@@ -51,7 +49,7 @@ pub(super) async fn decide(
         statuses[selection.descriptor] = status;
         rejections.extend(rejection);
     }
-    let is_over = selections.reject(&statuses);
+    let is_over = answer::reject(&selections, &statuses);
     let over = selections.all.iter().filter(|selection| statuses[selection.descriptor].code() == Code::OverLimit);
     let violated = over.map(|selection| &*selection.policy);
     let dynamic_metadata = is_over.then(|| answer::metadata(violated));
@@ -95,37 +93,36 @@ impl Part<'_> {
 
     /// Charges the hits if they fit; otherwise, uses up what is left.
     async fn question(&self) -> Decided {
-        let (mut status, mut response) = self.ask(Kind::Question).await?;
-        if self.hits > 0 && answer::is_full(&response) {
+        let (mut status, mut ruling) = self.ask(Kind::Question).await?;
+        if self.hits > 0 && ruling.is_full() {
             if status.limit_remaining > 0 {
                 self.ask(Kind::Report).await?;
                 // A window ends when it ends. A bucket has less than before, so that its wait is longer.
                 if !self.selection.is_fixed_window {
                     let looked = self.ask(Kind::Look).await?;
                     // While a server is down, its fallback lets every look pass.
-                    if answer::is_full(&looked.1) {
-                        (status, response) = looked;
+                    if looked.1.is_full() {
+                        (status, ruling) = looked;
                     }
                 }
             }
             status.limit_remaining = 0;
         }
-        let rejection = if answer::is_rejected(&response) { Some(rejection(&status, response).await) } else { None };
+        let rejection = if ruling.is_rejected() { Some(rejection(&status, ruling.response).await) } else { None };
         Ok((status, rejection))
     }
 
-    /// Asks the layer.
-    async fn ask(&self, kind: Kind) -> Result<(DescriptorStatus, Response<Body>), Status> {
+    /// Asks the rule.
+    async fn ask(&self, kind: Kind) -> Result<(DescriptorStatus, Ruling), Status> {
         let selected = vec![Selection { descriptor: 0, ..self.selection.clone() }];
         let asked = Arc::new(Asked::new(kind, Vec::new(), vec![self.hits], selected));
-        let response = match self.selection.brought {
-            None => self.domain.decide(Arc::clone(&asked)).await,
-            Some(_) => self.selector.brought.decide(Arc::clone(&asked)).await?,
+        let ruling = match self.selection.brought {
+            None => self.domain.decide(&asked).await,
+            Some(_) => self.selector.brought.decide(&asked).await.map_err(Status::internal)?,
         };
-        let verdict = response.extensions().get::<Verdict>();
-        answer::check_decided(verdict, response.status())?;
-        let status = answer::status_of(&asked, &asked.take_matched(), verdict, &self.domain.current_limits());
-        Ok((status, response))
+        answer::check_decided(&ruling)?;
+        let (matched, reported) = (asked.selected_matches(), self.domain.reported());
+        Ok((answer::status_of(&asked, &matched, ruling.verdict.as_ref(), &reported), ruling))
     }
 }
 

@@ -1,15 +1,10 @@
 //! Envoy's rate limit service, version 3, over gRPC.
 //!
-//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Either way
-//! they go through the layer of the domain. The layer's response becomes the statuses, and its fields and body go to
-//! Envoy's client as they are.
+//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Its limits
+//! make the response to a client that they reject, whose fields and body go to Envoy's client as they are.
 
 mod answer;
-mod asked;
-mod brought;
-mod domain;
 mod each;
-mod key;
 mod proto;
 #[cfg(test)]
 mod reference;
@@ -26,13 +21,9 @@ use tonic::Status;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
 
-pub(crate) use self::answer::CurrentLimits;
-pub(crate) use self::asked::Asked;
-use self::brought::Brought;
-pub(crate) use self::domain::{Selector, Store, layer};
-pub(crate) use self::key::{DESCRIPTOR, read as read_key};
-use self::proto::{Code, DescriptorStatus, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use self::proto::{Code, DescriptorStatus, LimitOverride, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use super::limits::Limits;
+use crate::descriptors::Brought;
 use crate::rules::{Charging, Descriptor};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -80,7 +71,7 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
         NotCharged::NoDomain.count(NO_DOMAIN, questions.total());
         return Ok(unlimited(count));
     };
-    match &domain.selector {
+    match domain.selector() {
         Some(selector) if selector.charging == Charging::Each => each::decide(&domain, selector, questions).await,
         _ => together::decide(&name, &domain, questions).await,
     }
@@ -102,7 +93,7 @@ impl Questions {
         let all = &request.descriptors;
         Self {
             hits: all.iter().map(|descriptor| descriptor.hits_addend.unwrap_or(hits_of_request)).collect(),
-            brought: all.iter().map(|descriptor| descriptor.limit.and_then(Brought::read)).collect(),
+            brought: all.iter().map(|descriptor| descriptor.limit.and_then(brought)).collect(),
             is_report: all.iter().map(is_report).collect(),
             descriptors: request.descriptors.into_iter().map(Descriptor::from).collect(),
         }
@@ -178,7 +169,7 @@ fn unlimited(descriptors: usize) -> RateLimitResponse {
 
 impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
-        let has_own_limit = descriptor.limit.and_then(Brought::read).is_some();
+        let has_own_limit = descriptor.limit.and_then(brought).is_some();
         let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT.as_bytes());
         // Bytes that are no text become U+FFFD, so that such values share a budget.
         let text = |bytes: Vec<u8>| {
@@ -188,10 +179,7 @@ impl From<RateLimitDescriptor> for Descriptor {
     }
 }
 
-/// Makes the request that goes through the layer of a domain.
-pub(crate) fn request_of(asked: Arc<Asked>) -> http::Request<Body> {
-    let mut request = http::Request::new(Body::empty());
-    request.extensions_mut().insert(asked.marks());
-    request.extensions_mut().insert(asked);
-    request
+/// `None` if the unit is unknown.
+fn brought(limit: LimitOverride) -> Option<Brought> {
+    Brought::new(limit.requests_per_unit, limit.unit)
 }

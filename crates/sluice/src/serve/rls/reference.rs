@@ -8,7 +8,8 @@ use tower_sluice::testing::Random;
 use tower_sluice_config::Config;
 
 use super::proto::{Code, Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use super::{Limits, Store, decide};
+use super::{Limits, decide};
+use crate::serve::domains::Store;
 use crate::serve::sources::Texts;
 
 /// A year has 365 days in that service, so that its windows begin at multiples of this.

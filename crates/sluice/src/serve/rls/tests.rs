@@ -1,6 +1,7 @@
 use super::*;
 use crate::rules::Unit;
 use crate::rules::envoy::examples::EXAMPLES;
+use crate::serve::domains::Store;
 use crate::serve::rls::proto::Entry;
 use crate::serve::sources::Texts;
 use std::time::Instant;

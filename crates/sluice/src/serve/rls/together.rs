@@ -5,11 +5,10 @@ use std::sync::Arc;
 use tonic::Status;
 
 use super::answer;
-use super::asked::{Asked, Kind};
-use super::domain::Selections;
 use super::proto::{Code, RateLimitResponse};
 use super::{NotCharged, Questions};
-use crate::serve::limits::Domain;
+use crate::descriptors::{Asked, Kind};
+use crate::serve::domains::{Domain, Selections};
 
 /// Decides on a request.
 ///
@@ -36,7 +35,7 @@ async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Resu
     let Questions { descriptors, hits, brought, is_report } = questions;
     let kind = if is_report.contains(&true) { Kind::Report } else { Kind::Question };
     let mut selections = Selections::default();
-    if let Some(selector) = &domain.selector {
+    if let Some(selector) = domain.selector() {
         selections = selector.select(&descriptors, &brought);
         for descriptor in selections.without_rule(descriptors.len()) {
             NotCharged::NoRule.count(name, hits[descriptor]);
@@ -58,9 +57,9 @@ async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Resu
     Ok(answer)
 }
 
-/// Asks the layer of a domain.
+/// Asks the limits of a domain.
 async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
     let asked = Arc::new(asked);
-    let response = domain.decide(Arc::clone(&asked)).await;
-    answer::answer(&asked, selections, &domain.current_limits(), response).await
+    let ruling = domain.decide(&asked).await;
+    answer::answer(&asked, selections, domain, ruling).await
 }

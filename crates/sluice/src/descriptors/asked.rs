@@ -1,6 +1,6 @@
-//! A request of Envoy's protocol on its way through the layer of its domain.
+//! What a caller asks about.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use tower_sluice::key::{KeyCharge, Mark, Marks};
 use tower_sluice::{PartitionKey, Quota};
@@ -9,8 +9,7 @@ use super::brought::Brought;
 use super::key::marks_of;
 use crate::rules::Descriptor;
 
-/// The descriptors of a request. The layer's policies find them in the request's extensions, and note here which of
-/// them they are charged for.
+/// The descriptors of a request, on which the policies of its domain decide.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) descriptors: Vec<Descriptor>,
@@ -18,8 +17,9 @@ pub(crate) struct Asked {
     pub(crate) hits: Vec<u64>,
     /// The rules for these descriptors, if the file of another service has the limits.
     pub(crate) selected: Vec<Selection>,
+    /// What its policies are found by: their names, if the rules were selected, or else the entries.
+    pub(crate) marks: Marks,
     kind: Kind,
-    matched: Mutex<Vec<Match>>,
 }
 
 /// What a request wants to know or to do.
@@ -58,7 +58,13 @@ pub(crate) struct Match {
 impl Asked {
     /// `hits` has a number for each descriptor.
     pub(crate) fn new(kind: Kind, descriptors: Vec<Descriptor>, hits: Vec<u64>, selected: Vec<Selection>) -> Self {
-        Self { descriptors, hits, selected, kind, matched: Mutex::default() }
+        let marks = if selected.is_empty() {
+            let entries = descriptors.iter().flat_map(|descriptor| descriptor.entries.iter().enumerate());
+            entries.flat_map(|(place, (key, value))| marks_of(place, key, value)).collect()
+        } else {
+            selected.iter().map(|selection| Mark::of(&*selection.policy)).collect()
+        };
+        Self { descriptors, hits, selected, marks, kind }
     }
 
     /// The same request, which charges nothing.
@@ -66,40 +72,40 @@ impl Asked {
         Self::new(Kind::Look, self.descriptors.clone(), self.hits.clone(), self.selected.clone())
     }
 
-    /// Notes that a policy is charged for these descriptors, each with its key and perhaps its own limit. Returns what
-    /// the policy charges.
+    /// Returns what a policy charges for these descriptors, each with its key and perhaps its own limit.
     ///
     /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
     /// other. If all of them only look, so does the charge.
-    pub(crate) fn charge(
+    pub(super) fn charges(
         &self,
-        policy: &Arc<str>,
         matched: impl IntoIterator<Item = (usize, PartitionKey, Option<Quota>)>,
     ) -> Vec<KeyCharge> {
         let mut sums: Vec<(PartitionKey, Option<Quota>, u64)> = Vec::new();
-        let mut all = self.matched.lock().unwrap_or_else(PoisonError::into_inner);
-        for (descriptor, key, quota) in matched {
+        for (descriptor, key, quota) in matched.into_iter().filter(|(descriptor, ..)| self.is_charged(*descriptor)) {
             let hits = self.hits[descriptor];
-            if self.kind == Kind::Report && hits == 0 {
-                // There is nothing to charge, and a report rejects nothing.
-                continue;
-            }
             match sums.iter_mut().find(|(other, ..)| *other == key) {
                 Some((.., sum)) => *sum = sum.saturating_add(hits),
-                None => sums.push((key.clone(), quota, hits)),
+                None => sums.push((key, quota, hits)),
             }
-            all.push(Match { policy: Arc::clone(policy), key, descriptor });
         }
         sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
     }
 
-    /// What the layer finds the policies by: their names, if the rules were selected, or else the entries.
-    pub(crate) fn marks(&self) -> Marks {
-        if !self.selected.is_empty() {
-            return self.selected.iter().map(|selection| Mark::of(&*selection.policy)).collect();
-        }
-        let entries = self.descriptors.iter().flat_map(|descriptor| descriptor.entries.iter().enumerate());
-        entries.flat_map(|(place, (key, value))| marks_of(place, key, value)).collect()
+    /// Whether a policy that limits the descriptor decides on it: a report of no hits charges nothing, and rejects
+    /// nothing.
+    pub(crate) fn is_charged(&self, descriptor: usize) -> bool {
+        self.kind != Kind::Report || self.hits[descriptor] > 0
+    }
+
+    /// The policies that each descriptor is charged to, if the rules were selected.
+    pub(crate) fn selected_matches(&self) -> Vec<Match> {
+        let selected = self.selected.iter().filter(|selection| self.is_charged(selection.descriptor));
+        let to_match = |Selection { descriptor, policy, key, .. }: &Selection| Match {
+            policy: Arc::clone(policy),
+            key: key.clone(),
+            descriptor: *descriptor,
+        };
+        selected.map(to_match).collect()
     }
 
     /// Returns the rule by which a policy is charged, if the file of another service has it.
@@ -116,11 +122,6 @@ impl Asked {
             Kind::Question if hits > 0 => None,
             Kind::Question | Kind::Look => Some(hits.max(1)),
         }
-    }
-
-    /// Takes the policies that each descriptor was charged to, once the request is decided on.
-    pub(crate) fn take_matched(&self) -> Vec<Match> {
-        std::mem::take(&mut self.matched.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn charge_of(&self, key: PartitionKey, quota: Option<Quota>, hits: u64) -> KeyCharge {

@@ -13,7 +13,7 @@ use crate::log::Place;
 use crate::words::PolicyWords;
 
 /// The counts of one policy.
-pub(crate) struct PolicyReport {
+pub(crate) struct PolicyCounts {
     pub(crate) words: PolicyWords,
     measure: Measure,
     pub(crate) admitted: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Suggestion {
 /// A key that no text stands for.
 const HASHED: &str = "(a long key)";
 
-impl PolicyReport {
+impl PolicyCounts {
     pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
         Self {
             key_parts: words.keys.iter().map(|part| (part.clone(), 0)).collect(),

@@ -1,29 +1,22 @@
 //! The limits of a domain, from the file of another service: one policy for each rule.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tower_sluice::algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
-use tower_sluice::headers::RateLimitFields;
-use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark};
-use tower_sluice::limiter::IntoLimiter;
-use tower_sluice::policy::PolicyError;
-use tower_sluice::store::MemoryStore;
-use tower_sluice::{Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, RequestHead};
+use tower_sluice::direct::On;
+use tower_sluice::{Limiter, Policy, Quota};
 use tower_sluice_config::ConfigError;
-use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
-use super::asked::{Asked, Selection};
-use super::brought::{self, Brought, BroughtLimits};
-use super::proto::{Code, DescriptorStatus};
+use super::brought::{self, BroughtLimits};
+use super::store::Store;
+use crate::descriptors::{Asked, Brought, RuleKey, Selection};
 use crate::rules::{self, BROUGHT, Charging, Descriptor, Limit, Rule, Select, Selected};
 
 /// Selects the policies of a request.
 pub(crate) struct Selector {
-    pub(super) domain: String,
-    pub(super) charging: Charging,
+    pub(crate) domain: String,
+    pub(crate) charging: Charging,
     select: Box<dyn Select>,
     rules: Vec<RulePolicy>,
     /// The periods of the policies whose limit is zero.
@@ -33,7 +26,7 @@ pub(crate) struct Selector {
     /// The limiter of brought limits in the layer of the domain, which decides on all descriptors together.
     first: Arc<dyn Limiter>,
     /// The limits that requests bring, in a domain that decides on each descriptor by itself.
-    pub(super) brought: Arc<BroughtLimits>,
+    pub(crate) brought: Arc<BroughtLimits>,
 }
 
 /// What a selection needs of a rule.
@@ -72,7 +65,7 @@ impl Selector {
             let limiter = match kept.filter(|kept| kept.limit == rule.limit) {
                 Some(kept) => kept.limiter.clone(),
                 None => {
-                    let limiter = limiter_of(&name, &rule.name, made_for, store);
+                    let limiter = store.limiter_of(&name, &rule.name, made_for);
                     limiter.map_err(|problem| error(rule.line, problem))?
                 }
             };
@@ -96,7 +89,7 @@ impl Selector {
     }
 
     /// Makes the policies: one for each rule with a limit, and that of brought limits.
-    pub(crate) fn policies(&self) -> Vec<Policy> {
+    pub(crate) fn policies(&self) -> Vec<Policy<On<Asked>>> {
         let mut policies: Vec<_> = self.rules.iter().filter_map(|rule| rule.policy(self.charging)).collect();
         // A layer needs a policy, even if it decides on nothing.
         if self.takes_limits && self.charging == Charging::AllOrNone || policies.is_empty() {
@@ -122,7 +115,7 @@ impl Selector {
     }
 
     /// Returns the rules for these descriptors. A limit that the request brings replaces that of the file.
-    pub(super) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Brought>]) -> Selections {
+    pub(crate) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Brought>]) -> Selections {
         let brought = |descriptor: usize| brought[descriptor].filter(|_| self.takes_limits);
         let mut selections = Selections::default();
         for Selected { descriptor, rule, key } in self.select.select(descriptors) {
@@ -180,15 +173,14 @@ pub(crate) struct Selections {
 }
 
 impl Selections {
-    /// Whether a limit is over, or all quotas are.
-    pub(super) fn reject(&self, statuses: &[DescriptorStatus]) -> bool {
-        let is_over = |descriptor: usize| statuses[descriptor].code() == Code::OverLimit;
-        let mut limits = (0..statuses.len()).filter(|descriptor| !self.quotas.contains(descriptor));
-        limits.any(is_over) || !self.quotas.is_empty() && self.quotas.iter().all(|quota| is_over(*quota))
+    /// Whether a limit is over, or all quotas are: of so many descriptors, `is_over` says which are.
+    pub(crate) fn reject(&self, count: usize, is_over: impl Fn(usize) -> bool) -> bool {
+        let mut limits = (0..count).filter(|descriptor| !self.quotas.contains(descriptor));
+        limits.any(&is_over) || !self.quotas.is_empty() && self.quotas.iter().all(|quota| is_over(*quota))
     }
 
     /// The descriptors, of so many, that no rule counts.
-    pub(super) fn without_rule(&self, count: usize) -> impl Iterator<Item = usize> {
+    pub(crate) fn without_rule(&self, count: usize) -> impl Iterator<Item = usize> {
         let has_rule = |descriptor: &usize| {
             self.unlimited.contains(descriptor) || self.all.iter().any(|it| it.descriptor == *descriptor)
         };
@@ -196,106 +188,15 @@ impl Selections {
     }
 }
 
-/// Where the budgets are.
-#[derive(Clone, Debug)]
-pub(crate) enum Store {
-    /// In memory, with so many keys of each rule.
-    Memory {
-        max_keys: usize,
-    },
-    Redis(Redis),
-}
-
-impl Store {
-    /// # Errors
-    ///
-    /// If Redis cannot keep the quota.
-    pub(super) fn limiter<A: Scripted>(&self, algorithm: A, name: &str) -> Result<Arc<dyn Limiter>, String> {
-        match self {
-            Self::Memory { max_keys } => {
-                Ok(RateLimiter::new(algorithm, MemoryStore::with_capacity(*max_keys)).into_limiter())
-            }
-            Self::Redis(redis) => {
-                algorithm.fits().map_err(|problem| problem.to_string())?;
-                Ok(RateLimiter::new(algorithm, RedisStore::new(redis, name)).into_limiter())
-            }
-        }
-    }
-}
-
-/// Sets up the layer of a domain. It sends no `RateLimit` fields: `RateLimit-Policy` would list all rules of the file.
-pub(crate) fn layer(name: &str, policies: Vec<Policy>) -> Result<RateLimitLayer, PolicyError> {
-    RateLimitLayer::builder(policies).route(name).fields(RateLimitFields::none()).verdict().try_build()
-}
-
-/// `None` for a rule without a limit.
-fn limiter_of(domain: &str, rule: &str, limit: Limit, store: &Store) -> Result<Option<Arc<dyn Limiter>>, String> {
-    let name = format!("{rule}@{domain}");
-    Ok(Some(match limit {
-        Limit::Unlimited => return Ok(None),
-        Limit::Zero { period } => store.limiter(FixedWindow::new(Quota::per(1, period)), &name)?,
-        Limit::Rate { quota, algorithm } => match algorithm {
-            rules::Algorithm::TokenBucket => store.limiter(TokenBucket::new(quota), &name)?,
-            rules::Algorithm::LeakyBucket => store.limiter(LeakyBucket::new(quota), &name)?,
-            rules::Algorithm::FixedWindow => store.limiter(FixedWindow::new(quota), &name)?,
-            rules::Algorithm::SlidingWindow => store.limiter(SlidingWindow::new(quota), &name)?,
-        },
-    }))
-}
-
 impl RulePolicy {
     /// `None` for a rule without a limit.
-    fn policy(&self, charging: Charging) -> Option<Policy> {
-        let policy = Policy::new(&*self.policy, Arc::clone(self.limiter.as_ref()?));
+    fn policy(&self, charging: Charging) -> Option<Policy<On<Asked>>> {
+        let policy = Policy::on(&*self.policy, Arc::clone(self.limiter.as_ref()?));
         let policy = policy.key(RuleKey(Arc::clone(&self.policy)));
         let is_closed = matches!(self.limit, Limit::Zero { .. });
         let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
         // A quota rejects nothing by itself, so that it must not keep others from being charged with it.
         let is_shadow = self.is_shadow || self.is_quota && charging == Charging::AllOrNone;
         Some(if is_shadow { policy.shadow() } else { policy })
-    }
-}
-
-/// Charges the descriptors that were selected for the policy of this name.
-pub(super) struct RuleKey(pub(super) Arc<str>);
-
-impl RuleKey {
-    fn selected<'a>(&'a self, asked: &'a Asked) -> impl Iterator<Item = &'a Selection> {
-        asked.selected.iter().filter(|selection| *selection.policy == *self.0)
-    }
-}
-
-/// The error of a request that is none of Envoy's protocol.
-pub(super) fn missing() -> KeyError {
-    KeyError::Missing { what: Cow::Borrowed("a descriptor of Envoy's rate limit service") }
-}
-
-pub(super) fn asked<'a>(head: &'a RequestHead<'_>) -> Result<&'a Arc<Asked>, KeyError> {
-    head.extensions().get::<Arc<Asked>>().ok_or_else(missing)
-}
-
-impl KeyExtractor for RuleKey {
-    fn marks(&self) -> Vec<Mark> {
-        vec![Mark::of(&*self.0)]
-    }
-
-    fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        self.selected(asked(head)?).next().map(|selection| selection.key.clone()).ok_or_else(missing)
-    }
-
-    fn has_several(&self) -> bool {
-        true
-    }
-
-    fn extract_all(&self, head: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
-        let asked = asked(head)?;
-        let mut selected = self.selected(asked).peekable();
-        if selected.peek().is_none() {
-            return Ok(Vec::new());
-        }
-        Ok(asked.charge(
-            &self.0,
-            selected.map(|it| (it.descriptor, it.key.clone(), it.brought.map(|brought| brought.quota))),
-        ))
     }
 }

@@ -88,7 +88,7 @@ impl Timeline {
     }
 
     /// The counts on an axis that this timeline is on.
-    pub(super) fn bins_on(&self, axis: &Axis) -> Vec<Bin> {
+    pub(crate) fn bins_on(&self, axis: &Axis) -> Vec<Bin> {
         let mut bins = vec![Bin::default(); axis.bins];
         for (number, bin) in (self.first..).zip(&self.bins) {
             // Widths are powers of two, so that each bin is in one of the axis.
@@ -104,17 +104,17 @@ impl Timeline {
 
 /// The time that the plots of several policies share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Axis {
+pub(crate) struct Axis {
     /// The number of the first bin.
     first: u64,
     /// In seconds.
-    pub(super) width: u64,
+    pub(crate) width: u64,
     bins: usize,
 }
 
 impl Axis {
     /// Returns the axis of all timelines, which has no more bins than each of them may have.
-    pub(super) fn of<'a>(timelines: impl Iterator<Item = &'a Timeline> + Clone) -> Self {
+    pub(crate) fn of<'a>(timelines: impl Iterator<Item = &'a Timeline> + Clone) -> Self {
         let used = timelines.filter(|timeline| !timeline.bins.is_empty());
         let mut width = used.clone().map(|timeline| timeline.width).max().unwrap_or(1);
         let start = used.clone().map(Timeline::start).min().unwrap_or(0);
@@ -128,12 +128,12 @@ impl Axis {
     }
 
     /// The start of the first bin, in seconds since the epoch.
-    pub(super) const fn start(&self) -> u64 {
+    pub(crate) const fn start(&self) -> u64 {
         self.first * self.width
     }
 
     /// The end of the last bin, in seconds since the epoch.
-    pub(super) const fn end(&self) -> u64 {
+    pub(crate) const fn end(&self) -> u64 {
         self.start() + self.width * self.bins as u64
     }
 }

@@ -1,0 +1,11 @@
+//! What a replay counts: of its log, and for each policy.
+
+mod demand;
+mod keys;
+mod log;
+mod policy;
+mod timeline;
+
+pub(crate) use self::log::{LogCounts, OnlyClient};
+pub(crate) use self::policy::{PolicyCounts, WithoutKey};
+pub(crate) use self::timeline::{Axis, Bin};

@@ -1,0 +1,183 @@
+//! The limits of a domain: of a route in TOML, or of another service's file.
+
+mod brought;
+mod reported;
+mod selector;
+mod store;
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use axum::body::Body;
+use axum::response::IntoResponse;
+use http::{Request, Response};
+use tower_sluice::direct::{self, Admission, On, Rejected};
+use tower_sluice::policy::{Operate, PolicyError};
+use tower_sluice::{LimitsHandle, Policy, Rejection, RequestHead, Verdict};
+
+pub(crate) use self::reported::{ReportedLimit, ReportedLimits};
+pub(crate) use self::selector::{Selections, Selector};
+pub(crate) use self::store::Store;
+use crate::descriptors::{Asked, Match, Patterns};
+
+/// Puts the policies of rules in force, under the name of their domain.
+///
+/// # Errors
+///
+/// If they cannot be in force together.
+pub(crate) fn enforce(name: &str, policies: Vec<Policy<On<Asked>>>) -> Result<direct::Limits<Asked>, PolicyError> {
+    direct::Limits::builder(policies).route(name).marks(|asked: &Asked| &asked.marks).try_build()
+}
+
+/// The limits of a domain.
+pub(crate) struct Domain {
+    limits: DomainLimits,
+    reported: ArcSwap<ReportedLimits>,
+}
+
+enum DomainLimits {
+    /// Of a route in TOML, whose policies read requests over HTTP, too.
+    Route { layer: LimitsHandle, patterns: ArcSwap<Patterns> },
+    /// Of the file of another service.
+    Rules { limits: direct::Limits<Asked>, selector: Selector },
+}
+
+impl Domain {
+    /// Makes a domain of a route. The layer adds verdicts.
+    pub(crate) fn of_route(layer: LimitsHandle, patterns: Patterns) -> Self {
+        Self::new(DomainLimits::Route { layer, patterns: ArcSwap::from_pointee(patterns) })
+    }
+
+    /// Makes a domain of the policies that the selector selects.
+    pub(crate) fn of_rules(limits: direct::Limits<Asked>, selector: Selector) -> Self {
+        Self::new(DomainLimits::Rules { limits, selector })
+    }
+
+    fn new(limits: DomainLimits) -> Self {
+        let domain = Self { limits, reported: ArcSwap::default() };
+        domain.report_again();
+        domain
+    }
+
+    /// Selects the rules of descriptors, if the file of another service has them.
+    pub(crate) const fn selector(&self) -> Option<&Selector> {
+        match &self.limits {
+            DomainLimits::Route { .. } => None,
+            DomainLimits::Rules { selector, .. } => Some(selector),
+        }
+    }
+
+    /// The limits on descriptors, if the file of another service has them.
+    pub(crate) const fn rules(&self) -> Option<&direct::Limits<Asked>> {
+        match &self.limits {
+            DomainLimits::Route { .. } => None,
+            DomainLimits::Rules { limits, .. } => Some(limits),
+        }
+    }
+
+    /// The layer of a route.
+    pub(crate) const fn layer(&self) -> Option<&LimitsHandle> {
+        match &self.limits {
+            DomainLimits::Route { layer, .. } => Some(layer),
+            DomainLimits::Rules { .. } => None,
+        }
+    }
+
+    /// For operators.
+    pub(crate) fn operated(&self) -> Arc<dyn Operate> {
+        match &self.limits {
+            DomainLimits::Route { layer, .. } => layer.clone().into(),
+            DomainLimits::Rules { limits, .. } => limits.clone().into(),
+        }
+    }
+
+    /// Decides on the descriptors of a request.
+    pub(crate) async fn decide(&self, asked: &Arc<Asked>) -> Ruling {
+        match &self.limits {
+            DomainLimits::Rules { limits, .. } => Ruling::of(limits.decide(asked).await),
+            DomainLimits::Route { layer, .. } => {
+                // The route's policies read the heads of requests; this one has its descriptors, and nothing else.
+                let (mut head, ()) = Request::new(()).into_parts();
+                head.extensions.insert(asked.marks.clone());
+                head.extensions.insert(Arc::clone(asked));
+                Ruling::of_answer(answer(layer, &(&head).into()).await)
+            }
+        }
+    }
+
+    /// The policies that each descriptor is charged to.
+    pub(crate) fn matches(&self, asked: &Asked) -> Vec<Match> {
+        match &self.limits {
+            DomainLimits::Route { patterns, .. } => patterns.load().matching(asked),
+            DomainLimits::Rules { .. } => asked.selected_matches(),
+        }
+    }
+
+    /// The limits of the policies, as responses report them.
+    pub(crate) fn reported(&self) -> Arc<ReportedLimits> {
+        self.reported.load_full()
+    }
+
+    /// Notes that the policies of a route were changed.
+    pub(crate) fn note_change(&self, patterns: Patterns) {
+        if let DomainLimits::Route { patterns: before, .. } = &self.limits {
+            before.store(Arc::new(patterns));
+        }
+        self.report_again();
+    }
+
+    fn report_again(&self) {
+        let (policies, selector) = match &self.limits {
+            DomainLimits::Route { layer, .. } => (layer.policies(), None),
+            DomainLimits::Rules { limits, selector } => (limits.policies(), Some(selector)),
+        };
+        self.reported.store(Arc::new(ReportedLimits::new(&policies, selector)));
+    }
+}
+
+/// Answers a request as an app would behind the layer, that has nothing to say.
+pub(crate) async fn answer(layer: &LimitsHandle, head: &RequestHead<'_>) -> Response<Body> {
+    match layer.answer(head).await {
+        Ok(admission) => admission.respond(Response::new(Body::empty())).map(Body::new),
+        Err(response) => response.map(Body::new),
+    }
+}
+
+/// What the limits have decided.
+pub(crate) struct Ruling {
+    pub(crate) verdict: Option<Verdict>,
+    /// What the client of a rejected request is answered. That of an admitted one has the fields for its client.
+    pub(crate) response: Response<Body>,
+}
+
+impl Ruling {
+    /// What the rules of a file have decided. The caller does not say when a request is over.
+    fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>) -> Self {
+        match decided {
+            Ok(admission) => {
+                let verdict = admission.verdict().cloned();
+                admission.finish();
+                Self { verdict, response: Response::default() }
+            }
+            Err(rejected) => {
+                let verdict = Some(rejected.verdict().clone());
+                Self { verdict, response: Rejection::from(*rejected).into_response() }
+            }
+        }
+    }
+
+    fn of_answer(response: Response<Body>) -> Self {
+        Self { verdict: response.extensions().get().cloned(), response }
+    }
+
+    /// Whether a limit rejects the request.
+    pub(crate) fn is_rejected(&self) -> bool {
+        self.verdict.as_ref().is_some_and(|verdict| !verdict.is_allowed())
+    }
+
+    /// Whether the only limit of a request has no room for it. A shadow then lets it pass.
+    pub(crate) fn is_full(&self) -> bool {
+        let mut decided = self.verdict.iter().flat_map(Verdict::policies).filter(|policy| !policy.is_passed_over());
+        decided.any(|policy| !policy.decision().is_allowed())
+    }
+}

@@ -1,0 +1,85 @@
+//! [`LimitsBuilder`]: the settings of policies without a layer.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::engine::direct::Limits;
+use crate::engine::direct::translation::Settings;
+use crate::engine::domain::On;
+use crate::engine::key::Marks;
+use crate::engine::policy::{Event, Hook, IntoPolicies, Policies, PolicyError};
+use crate::engine::reload::{Enforceable, LayerSettings, LayerState, LimitsHandle, LongerPath};
+
+/// Builds [`Limits`]. Once they are built, only their policies can be changed.
+///
+/// ```
+/// use tower_sluice::direct::Limits;
+/// use tower_sluice::{Policy, Quota};
+///
+/// let policy = Policy::on("messages", Quota::per_second(20)).key_by(|user: &u64| *user);
+/// let limits = Limits::builder(policy).route("chat").on_transition(|event| eprintln!("{event:?}")).build();
+/// # drop(limits);
+/// ```
+#[must_use]
+pub struct LimitsBuilder<T: 'static, O: 'static = ()> {
+    policies: Policies<On<T, O>>,
+    settings: LayerSettings<On<T, O>>,
+}
+
+impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
+    pub(super) fn new(policies: impl IntoPolicies<On<T, O>>) -> Self {
+        let settings = LayerSettings { adds_verdict: true, ..LayerSettings::default() };
+        Self { policies: policies.into_policies(), settings }
+    }
+
+    /// Puts the policies in force.
+    ///
+    /// # Panics
+    ///
+    /// If [`try_build`](Self::try_build) rejects the policies.
+    #[track_caller]
+    pub fn build(self) -> Limits<T, O> {
+        self.try_build().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Puts the policies in force, or returns an error: for policies that are read at run time.
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy, if two have the same name, or if the options of a policy are invalid.
+    pub fn try_build(self) -> Result<Limits<T, O>, PolicyError> {
+        let Self { policies, settings } = self;
+        let layer = LayerState::new(Enforceable::new(policies)?, settings);
+        layer.install(LongerPath::WHOLE);
+        Ok(LimitsHandle::of(layer))
+    }
+
+    /// Sets the label `route` of all metrics and the same field of log events: what the limits are for, such as `chat`.
+    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Do not use
+    /// values that clients choose: each value makes new series.
+    pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
+        self.settings.route = Some(route.into());
+        self
+    }
+
+    /// Calls `hook` with each [event](Event) of these policies, as
+    /// [`RateLimitLayerBuilder::on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) describes.
+    pub fn on_transition(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
+        self.settings.hook = Some(Hook::new(hook));
+        self
+    }
+
+    /// Reads the [marks](crate::key::Mark) of a value. Of the policies whose keys ask for marks, only those are looked
+    /// at whose marks the value has: so a thousand policies, of which a value meets two, cost as much as two. Unless
+    /// set, all policies are looked at.
+    pub fn marks(mut self, marks: impl Fn(&T) -> &Marks + Send + Sync + 'static) -> Self {
+        self.settings.own = Settings::with_marks(marks);
+        self
+    }
+}
+
+impl<T: 'static, O: 'static> fmt::Debug for LimitsBuilder<T, O> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitsBuilder").field("policies", &self.policies).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,221 @@
+//! Decisions without a layer: for messages, jobs, and whatever else is no HTTP request.
+
+mod admission;
+mod builder;
+mod rejected;
+mod translation;
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+pub use self::admission::Admission;
+pub use self::builder::LimitsBuilder;
+pub(crate) use self::rejected::Problem;
+pub use self::rejected::Rejected;
+use super::domain::{Domain, On};
+use super::evaluate::{Decide, evaluate};
+use super::key::text::Content;
+use super::key::{KeyError, KeyExtractor, KeyTextError};
+use super::outcome::{Evaluation, Waiting};
+use super::policy::{IntoPolicies, Policy, PolicyError};
+use super::reload::LimitsHandle;
+use super::translate::Translate;
+use crate::limiter::IntoLimiter;
+use crate::values::PartitionKey;
+
+/// Policies that decide on values of type `T`: messages of a WebSocket, jobs of a queue, commands of a protocol. `O` is
+/// what is known of them once they were processed.
+///
+/// ```
+/// use tower_sluice::direct::Limits;
+/// use tower_sluice::{Concurrency, Policy, Quota};
+///
+/// struct Job {
+///     customer: u64,
+///     rows: u64,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let rows = Policy::on("rows", Quota::per_minute(10_000)).key_by(|job: &Job| job.customer).cost_fn(|job| job.rows);
+/// let in_flight = Policy::on("in-flight", Concurrency::new(2)).key_by(|job: &Job| job.customer);
+/// let limits = Limits::new([rows, in_flight]);
+///
+/// let job = Job { customer: 7, rows: 500 };
+/// match limits.decide(&job).await {
+///     Ok(admission) => {
+///         // … process it …
+///         admission.finish();
+///     }
+///     Err(rejected) => println!("{rejected}: again in {:?}", rejected.retry_after()),
+/// }
+/// # }
+/// ```
+///
+/// As in a [layer](crate::RateLimitLayer), a value is charged to all policies or to none, and there are alternatives,
+/// [bans](crate::Policy::penalty), debts, shadows, offenders, metrics, and all calls of a [`LimitsHandle`], such as
+/// [`replace`](LimitsHandle::replace). The settings are those of [`builder`](LimitsHandle::builder). Without a layer
+/// there are no snapshots and no free retries. All policies of a set are for the same `T` and `O`.
+pub type Limits<T, O = ()> = LimitsHandle<On<T, O>>;
+
+impl<T: 'static> Policy<On<T>> {
+    /// Makes a policy that decides on values of type `T`: see [`Limits`]. Otherwise as
+    /// [`Policy::new`].
+    pub fn on(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        Self::make(name, limiter)
+    }
+}
+
+impl<T: 'static, O: 'static> Policy<On<T, O>> {
+    /// Makes a policy that decides on values of type `T`, and learns what became of them, for
+    /// [`charge_when`](Self::charge_when) and [`cost_after`](Self::cost_after).
+    pub fn with_outcome(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
+        Self::make(name, limiter)
+    }
+
+    /// Sets the key: values with the same key share a budget. Return the number, the address or the text itself, and
+    /// not a `PartitionKey` of it: then operators write the key so. An empty text is the key that all share, which is
+    /// never [banned](Self::penalty).
+    pub fn key_by<K: Into<PartitionKey> + 'static>(self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
+        self.key(KeyBy(key))
+    }
+}
+
+/// A key that a closure reads.
+struct KeyBy<F>(F);
+
+impl<T: 'static, O: 'static, K, F> KeyExtractor<On<T, O>> for KeyBy<F>
+where
+    K: Into<PartitionKey> + 'static,
+    F: Fn(&T) -> K + Send + Sync + 'static,
+{
+    fn extract(&self, subject: &T) -> Result<PartitionKey, KeyError> {
+        Ok((self.0)(subject).into())
+    }
+
+    /// Numbers and addresses are read and written as such, and everything else as text.
+    fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
+        Content::of_type::<K>().read(text)
+    }
+
+    fn write_text(&self, key: &PartitionKey) -> Option<String> {
+        Content::of_type::<K>().write(key)
+    }
+}
+
+impl<T: 'static, O: 'static> LimitsHandle<On<T, O>> {
+    /// Puts policies in force.
+    ///
+    /// # Panics
+    ///
+    /// If [`try_new`](Self::try_new) rejects the policies.
+    #[track_caller]
+    pub fn new(policies: impl IntoPolicies<On<T, O>>) -> Self {
+        Self::try_new(policies).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Puts policies in force that were read at run time.
+    ///
+    /// # Errors
+    ///
+    /// If there is no policy, if two have the same name, or if the options of a policy are invalid.
+    pub fn try_new(policies: impl IntoPolicies<On<T, O>>) -> Result<Self, PolicyError> {
+        Self::builder(policies).try_build()
+    }
+
+    /// Puts policies in force with settings: a name in metrics, a hook for events.
+    pub fn builder(policies: impl IntoPolicies<On<T, O>>) -> LimitsBuilder<T, O> {
+        LimitsBuilder::new(policies)
+    }
+}
+
+impl<D: Decide> LimitsHandle<D> {
+    /// Decides on a subject, and charges it. The decision is made by this call, unless the subject has to wait for a
+    /// server or its turn in a queue; then the future waits, within a Tokio runtime. Dropped meanwhile, it leaves the
+    /// queue, and charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
+    ///
+    /// For a policy of HTTP requests, the subject is the head of a request that no layer sees, such as the one that
+    /// opened a WebSocket, or one of a proxy that asks. The policies decide, and not what is set for the service of the
+    /// layer: the [exemption of preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights), jitter, fields.
+    ///
+    /// # Errors
+    ///
+    /// If a policy rejects the subject, if it lacks a key, or if a limiter fails and its policy fails closed. Then
+    /// nothing is charged.
+    pub fn decide(&self, subject: &D::Subject<'_>) -> Deciding<D> {
+        let layer = self.layer();
+        let in_force = layer.load();
+        // A transaction makes no replies.
+        let evaluation = match D::REPLIES {
+            false => evaluate(layer, &in_force, subject),
+            true => (layer.longer_path().transaction)(layer, &in_force, subject),
+        };
+        Deciding(match evaluation {
+            Evaluation::Admitted(admitted) => State::Decided(Some(Ok(Admission::new(admitted)))),
+            Evaluation::Rejected(rejected) => State::Decided(Some(Err(Box::new(rejected.rejection)))),
+            Evaluation::Replied(_) => unreachable!("a transaction makes rejections"),
+            Evaluation::Pending(waiting) => State::Waiting(waiting),
+        })
+    }
+}
+
+/// The result of a decision: the admission, or why there is none.
+type Decided<D> = Result<Admission<D>, Box<<D as Domain>::Rejection>>;
+
+/// The future of [`LimitsHandle::decide`].
+#[must_use = "a rejected subject must not be processed"]
+pub struct Deciding<D: Decide>(State<D>);
+
+enum State<D: Translate> {
+    /// Taken once it is polled.
+    Decided(Option<Decided<D>>),
+    Waiting(Waiting<D>),
+}
+
+impl<D: Decide> Deciding<D> {
+    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue; what
+    /// it was charged by other policies before stays charged.
+    #[must_use = "a rejected subject must not be processed"]
+    pub fn at_once(self) -> Option<Decided<D>> {
+        match self.0 {
+            State::Decided(decided) => decided,
+            State::Waiting(_) => None,
+        }
+    }
+
+    /// Whether the decision has to be waited for. If not, [`at_once`](Self::at_once) returns it.
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        matches!(self.0, State::Waiting(_))
+    }
+}
+
+impl<D: Decide> Future for Deciding<D> {
+    type Output = Decided<D>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Decided<D>> {
+        match &mut self.get_mut().0 {
+            State::Decided(decided) => Poll::Ready(decided.take().expect("polled after it was ready")),
+            State::Waiting(waiting) => Poll::Ready(match ready!(waiting.as_mut().poll(context)) {
+                Ok(admitted) => Ok(Admission::new(admitted)),
+                Err(rejected) => Err(Box::new(rejected.rejection)),
+            }),
+        }
+    }
+}
+
+impl<D: Decide> fmt::Debug for Deciding<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = match self.0 {
+            State::Decided(_) => "decided",
+            State::Waiting(_) => "waiting",
+        };
+        f.debug_tuple("Deciding").field(&state).finish()
+    }
+}

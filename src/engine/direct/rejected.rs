@@ -1,0 +1,94 @@
+//! [`Rejected`]: why a value is rejected.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::key::KeyError;
+use crate::engine::reason::Reason;
+use crate::engine::verdict::Verdict;
+use crate::values::LimiterError;
+
+/// Why a value is rejected.
+#[derive(Clone, Debug)]
+pub struct Rejected {
+    pub(crate) reason: Reason,
+    /// Whether only values of others would have to be fewer: all values share the key.
+    pub(crate) is_due_to_others: bool,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) may_retry: bool,
+    pub(crate) verdict: Verdict,
+    /// What went wrong, if no policy has rejected it.
+    pub(crate) problem: Option<Problem>,
+}
+
+/// Why a value is rejected that no policy rejects.
+#[derive(Clone, Debug)]
+pub(crate) enum Problem {
+    NoKey(KeyError),
+    Failure { policy: Arc<str>, error: LimiterError },
+}
+
+impl Rejected {
+    /// The reason.
+    #[must_use]
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// The time after which it is admitted, unless others of its key are charged meanwhile. `None` if it never will be,
+    /// or if that is not known: see [`may_retry`](Self::may_retry).
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Whether the value may be admitted later: after [`retry_after`](Self::retry_after), or at a time that is not
+    /// known, such as when another one is over. If not, it costs more than is ever admitted at once, its quota is
+    /// suspended, or it has no key.
+    #[must_use]
+    pub const fn may_retry(&self) -> bool {
+        self.may_retry
+    }
+
+    /// The decisions of the policies.
+    #[must_use]
+    pub const fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+}
+
+/// The alternate form (`{rejected:#}`) adds the [sources](Error::source).
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.problem {
+            None => {}
+            Some(Problem::NoKey(problem)) => return write!(f, "it has no key: {problem}"),
+            Some(Problem::Failure { policy, error }) => {
+                let problem = if error.is_closed() { "has been closed" } else { "cannot be checked" };
+                write!(f, "the limit `{policy}` {problem}")?;
+                return if f.alternate() { write!(f, ": {error:#}") } else { Ok(()) };
+            }
+        }
+        f.write_str("rejected by")?;
+        for (index, policy) in self.verdict.violated().enumerate() {
+            write!(f, "{} `{}`", if index == 0 { "" } else { "," }, policy.name())?;
+        }
+        match self.retry_after {
+            Some(wait) => write!(f, "; retry in {wait:?}"),
+            None if self.may_retry => Ok(()),
+            None => f.write_str(", and no wait helps"),
+        }
+    }
+}
+
+/// The source is the [`LimiterError`] of a limiter that failed, or was [closed](crate::Limiter::close).
+impl Error for Rejected {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.problem {
+            Some(Problem::Failure { error, .. }) => Some(error),
+            Some(Problem::NoKey(_)) | None => None,
+        }
+    }
+}
