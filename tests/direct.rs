@@ -1,21 +1,26 @@
 //! Decisions without a layer: on values of the program's own, by the policies that layers have.
 
+use std::convert::Infallible;
 use std::error::Error;
+use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use tower_sluice::direct::{Limits, Rejected};
-use tower_sluice::key::HeaderKey;
-use tower_sluice::limiter::{Answer, Ask, Description, Receipt, RequestEnd};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::direct::{Limits, On, Rejected};
+use tower_sluice::key::{HeaderKey, KeyCharge, KeyError, KeyExtractor, Mark, Marks};
+use tower_sluice::limiter::{Answer, Ask, Description, IntoLimiter, Receipt, RequestEnd};
 use tower_sluice::policy::ResponseHead;
 use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Penalty, Policy, Quota,
-    RateLimitLayer, RateLimiter, TokenBucket,
+    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, PartitionKey, Penalty, Policy,
+    Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
 };
 
 /// A job of a customer, which costs rows.
@@ -330,4 +335,178 @@ fn threads_share_a_budget_to_the_unit() {
         }
     });
     assert_eq!(admitted.into_inner(), 1_000);
+}
+
+/// A value with what its policies are found by.
+struct Marked {
+    tenant: u64,
+    marks: Marks,
+}
+
+/// Values of one tenant, which counts how often it is asked.
+struct OfTenant(u64, Arc<AtomicU64>);
+
+impl KeyExtractor<On<Marked>> for OfTenant {
+    fn marks(&self) -> Vec<Mark> {
+        vec![Mark::of(&self.0)]
+    }
+
+    fn extract(&self, value: &Marked) -> Result<PartitionKey, KeyError> {
+        Ok(value.tenant.into())
+    }
+
+    fn has_several(&self) -> bool {
+        true
+    }
+
+    fn extract_all(&self, value: &Marked) -> Result<Vec<KeyCharge>, KeyError> {
+        self.1.fetch_add(1, Ordering::Relaxed);
+        Ok((value.tenant == self.0).then(|| KeyCharge::new(value.tenant.into())).into_iter().collect())
+    }
+}
+
+#[test]
+fn of_many_policies_only_those_are_asked_whose_marks_a_value_has() {
+    let asked = Arc::new(AtomicU64::new(0));
+    let policy = |tenant: u64| {
+        let limiter = FixedWindow::new(Quota::per_hour(tenant));
+        Policy::on(format!("tenant-{tenant}"), limiter).key(OfTenant(tenant, Arc::clone(&asked)))
+    };
+    let limits =
+        Limits::builder((1..=1_000).map(policy).collect::<Vec<_>>()).marks(|value: &Marked| &value.marks).build();
+    let value = |tenant: u64| Marked { tenant, marks: [Mark::of(&tenant)].into_iter().collect() };
+    for _ in 0..3 {
+        limits.decide(&value(3)).at_once().unwrap().unwrap().finish();
+    }
+    let rejected = limits.decide(&value(3)).at_once().unwrap().unwrap_err();
+    assert_eq!(rejected.verdict().violated().next().unwrap().name(), "tenant-3");
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+    // Of a value without marks, no policy with marks is asked.
+    let unmarked = Marked { tenant: 3, marks: std::iter::empty().collect() };
+    assert_eq!(limits.decide(&unmarked).at_once().unwrap().unwrap().into_verdict().unwrap().policies().len(), 0);
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn a_hook_learns_of_limited_keys() {
+    let (send, events) = std::sync::mpsc::channel();
+    let policy = Policy::on("rows", Quota::per_hour(1)).key_by(|job: &Job| job.customer);
+    let limits = Limits::builder(policy)
+        .on_transition(move |event| send.send((event.policy().to_owned(), event.key_text())).unwrap())
+        .build();
+    limits.decide(&job(7, 1)).at_once().unwrap().unwrap().finish();
+    assert!(events.try_recv().is_err());
+    let _ = reject(&limits, &job(7, 1));
+    assert_eq!(events.try_recv().unwrap(), ("rows".to_owned(), Some("7".to_owned())));
+}
+
+/// What a service over HTTP answers, whose policies decide on values.
+#[test]
+fn a_rejection_of_a_value_is_one_over_http() {
+    let rejection = |limits: Limits<Job>| {
+        let rejected = (0..2).find_map(|_| limits.decide(&job(1, 2)).at_once().unwrap().err()).unwrap();
+        let reason = rejected.reason();
+        let rejection = Rejection::from(*rejected);
+        assert_eq!(rejection.reason(), reason);
+        (rejection.status().as_u16(), rejection.detail().into_owned())
+    };
+    let own = |limiter: Arc<dyn Limiter>| Policy::on("own", limiter).key_by(|job: &Job| job.customer);
+    let clock = ManualClock::new();
+    let bucket = |limit| bucket(Quota::per_hour(limit), &clock);
+    let text = |status: u16, detail: &str| (status, detail.to_owned());
+    assert_eq!(rejection(Limits::new(own(bucket(1)))), text(429, "The limit is used up; retry in 1 hour."));
+    assert_eq!(
+        rejection(Limits::new(own(bucket(1)).cost_fn(|job| job.rows))),
+        text(429, "The request costs more than is ever admitted at once; do not retry it.")
+    );
+    assert_eq!(
+        rejection(Limits::new(own(bucket(1)).quota_fn(|_| Some(Quota::suspended())))),
+        text(403, "The quota is suspended; do not retry.")
+    );
+    assert_eq!(
+        rejection(Limits::new(Policy::on("all", bucket(1)))),
+        text(503, "The limit is used up; retry in 1 hour.")
+    );
+    let held = Limits::new(own(Concurrency::new(1).into_limiter()));
+    let _first = held.decide(&job(1, 1)).at_once().unwrap().unwrap();
+    assert_eq!(rejection(held), text(429, "Too many requests are in flight; retry when one of them has ended."));
+    let closed = Limits::new(own(LeakyQueue::new(Quota::per_hour(1)).into_limiter()));
+    closed.close();
+    assert_eq!(rejection(closed), text(503, "The rate limit `own` has been closed and queues no more requests."));
+}
+
+/// The answers of a layer without a service, and those of its service, to the same requests.
+#[tokio::test]
+async fn a_layer_answers_as_its_service_does() {
+    let clock = ManualClock::new();
+    let layer = || {
+        let own = Policy::new("own", bucket(Quota::per_minute(3), &clock))
+            .key(HeaderKey::new(http::HeaderName::from_static("x-user")));
+        let paid = Policy::new("paid", bucket(Quota::per_hour(4), &clock))
+            .key(HeaderKey::new(http::HeaderName::from_static("x-user")))
+            .charge_when(|response: &ResponseHead<'_>| response.status() != StatusCode::NOT_FOUND);
+        let held = Policy::new("in-flight", Concurrency::new(9));
+        RateLimitLayer::builder([own, paid, held]).verdict().build()
+    };
+    let (served, asked) = (layer(), layer());
+    let status = |number: u64| if number % 3 == 0 { StatusCode::NOT_FOUND } else { StatusCode::OK };
+    let mut rejected = 0;
+    for number in 0..40 {
+        let request = || {
+            let request =
+                Request::builder().method(["GET", "HEAD", "POST"][usize::try_from(number % 3).unwrap()]).uri("/");
+            let user = ["a", "b", ""][usize::try_from(number % 7 % 3).unwrap()];
+            let request = if user.is_empty() { request } else { request.header("x-user", user) };
+            request.body(()).unwrap()
+        };
+        let respond = move || {
+            let mut response = Response::new(Full::new(Bytes::from_static(b"tea")));
+            *response.status_mut() = status(number);
+            response
+        };
+        let service = service_fn(move |_: Request<()>| ready(Ok::<_, Infallible>(respond())));
+        let by_service = described(served.layer(service).oneshot(request()).await.unwrap()).await;
+        let handle = asked.handle();
+        let by_answer = match handle.answer(&(&request()).into()).await {
+            Ok(admission) => described(admission.respond(respond())).await,
+            Err(response) => described(response).await,
+        };
+        assert_eq!(by_service, by_answer, "{number}");
+        rejected += u64::from(by_answer.0 == 429);
+        clock.advance(Duration::from_secs(number % 5));
+    }
+    assert!((5..35).contains(&rejected), "{rejected}");
+}
+
+/// A turn in a queue, and a look at the head of a request that waited for it.
+#[tokio::test(start_paused = true)]
+async fn a_layer_answers_after_a_turn_in_its_queue() {
+    let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(1);
+    let layer = RateLimitLayer::new(Policy::new("queue", queue));
+    let (handle, request) = (layer.handle(), Request::new(()));
+    let head = tower_sluice::RequestHead::from(&request);
+    let begin = tokio::time::Instant::now();
+    let [first, second, third] = [(); 3].map(|()| handle.answer(&head));
+    assert!(first.await.is_ok() && begin.elapsed().is_zero());
+    let response = third.await.unwrap_err();
+    assert_eq!(response.status(), 503);
+    assert!(second.await.unwrap().respond(Response::new(())).headers().contains_key("ratelimit"));
+    assert_eq!(begin.elapsed().as_secs(), 1);
+}
+
+/// Everything that a client and a handler see of a response.
+async fn described<B>(
+    response: Response<B>,
+) -> (u16, Vec<(String, String)>, Vec<u8>, Vec<(String, bool, u64, Duration)>)
+where
+    B: http_body::Body<Error: std::fmt::Debug>,
+{
+    let (head, body) = response.into_parts();
+    let fields = head.headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned()));
+    let decided = head.extensions.get::<Verdict>().unwrap().policies().iter();
+    let decided = decided.map(|policy| {
+        let decision = policy.decision();
+        (policy.name().to_owned(), decision.is_allowed(), decision.remaining(), decision.reset_after())
+    });
+    (head.status.as_u16(), fields.collect(), body.collect().await.unwrap().to_bytes().to_vec(), decided.collect())
 }

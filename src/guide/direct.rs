@@ -332,6 +332,18 @@
 //! # }
 //! ```
 //!
+//! A server that is no tower service, or a gateway that asks about requests, answers as the layer would by
+//! [`answer`](crate::LimitsHandle::answer): with its fields, its format and its jitter.
+//!
+//! # Operators
+//!
+//! The [admin page] has all limits of a program in one list: `Admin::new([("api", layer.handle().into()), ("jobs",
+//! jobs.into())])`. A page of your own asks [`Operate`](crate::policy::Operate), which the handle of a layer and `Limits`
+//! on any values have. [`Limits::builder`](crate::LimitsHandle::builder) names them in metrics, and calls a hook when a
+//! key begins to be limited. Over HTTP, `Rejection::from(*rejected)` is the 429 of a job that a request brings.
+//!
+//! [admin page]: https://docs.rs/tower-sluice-admin
+//!
 //! Next: [call a partner that has limits](super::partners).
 //!
 //! [`ThrottleLayer`]: https://docs.rs/tower-sluice-client/latest/tower_sluice_client/struct.ThrottleLayer.html

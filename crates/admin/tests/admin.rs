@@ -8,6 +8,7 @@ mod effort;
 
 use std::convert::Infallible;
 use std::future::ready;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,8 +20,9 @@ use http_body_util::{BodyExt, Full};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn};
+use tower_sluice::direct::Limits;
 use tower_sluice::key::{HeaderKey, PeerIp, User};
-use tower_sluice::policy::ShowKey;
+use tower_sluice::policy::{Operate, ShowKey};
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{
@@ -599,4 +601,31 @@ proptest! {
         broken.truncate(at);
         prop_assert_eq!(post(&admin, call, broken).0.as_u16(), 400);
     }
+}
+
+/// The limits of jobs, which no layer has, beside those of a layer.
+#[test]
+fn limits_on_values_are_listed_and_changed_beside_layers() {
+    let jobs = Policy::on("jobs", FixedWindow::new(Quota::per_hour(9))).key_by(|customer: &u64| *customer);
+    let jobs = Limits::new(jobs.track_offenders(ShowKey::whole()));
+    jobs.decide(&17).now_or_never().unwrap().unwrap().finish();
+    let layer = RateLimitLayer::new(Policy::new("api", Quota::per_hour(5)).key(User::key()));
+    let all: [(_, Arc<dyn Operate>); 2] = [("requests", layer.handle().into()), ("jobs", jobs.clone().into())];
+    let admin = Admin::new(all);
+    let listed = get(&admin, "/api/policies");
+    let names: Vec<_> = listed["policies"].as_array().unwrap().iter().map(|policy| &policy["layer"]).collect();
+    assert_eq!(names, ["requests", "jobs"]);
+    let key = done(&admin, "key", &json!({ "key": "17", "policy": "jobs" }));
+    assert_eq!(key["policies"][0]["left"], 8, "{key}");
+    let charge = json!({ "policy": "jobs", "key": "17", "units": 3, "reference": "by hand" });
+    assert_eq!(done(&admin, "charge", &charge)["left"], 5);
+    let ban = json!({ "policy": "jobs", "key": "17", "for": "1h", "reason": "a loop" });
+    assert_eq!(done(&admin, "ban", &ban)["state"], "banned");
+    assert!(jobs.decide(&17).now_or_never().unwrap().is_err());
+    let offenders = get(&admin, "/api/offenders");
+    assert_eq!(offenders["offenders"][0]["list"][0]["key"], "17", "{offenders}");
+    assert_eq!(get(&admin, "/api/exceptions")["exceptions"][0]["reason"], "a loop");
+    let reset = json!({ "policy": "jobs", "key": "17" });
+    assert_eq!(done(&admin, "reset", &reset)["left"], 9);
+    assert!(jobs.decide(&17).now_or_never().unwrap().is_ok());
 }

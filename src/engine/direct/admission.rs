@@ -45,6 +45,14 @@ impl<D: Translate> Admission<D> {
         self.verdict.as_ref()
     }
 
+    /// The same, without a copy. Ends it, as [`finish`](Self::finish) does.
+    #[must_use]
+    pub fn into_verdict(mut self) -> Option<Verdict> {
+        let verdict = self.verdict.take();
+        self.finish();
+        verdict
+    }
+
     /// Whether it holds units, or its charges depend on its outcome. If not, it makes no difference how it ends.
     #[must_use]
     pub const fn awaits_end(&self) -> bool {

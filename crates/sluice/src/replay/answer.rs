@@ -21,7 +21,7 @@ impl Answer {
     /// Ends a request by this response, on which some charges depend. Returns the verdict with these.
     pub(super) fn end(self, admission: Admission<Http>) -> Option<Verdict> {
         if !admission.awaits_end() {
-            return admission.verdict().cloned();
+            return admission.into_verdict();
         }
         let mut response = Response::new(Zeros { left: self.length.min(LONGEST) });
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);

@@ -154,11 +154,7 @@ impl Ruling {
     /// What the rules of a file have decided. The caller does not say when a request is over.
     fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>) -> Self {
         match decided {
-            Ok(admission) => {
-                let verdict = admission.verdict().cloned();
-                admission.finish();
-                Self { verdict, response: Response::default() }
-            }
+            Ok(admission) => Self { verdict: admission.into_verdict(), response: Response::default() },
             Err(rejected) => {
                 let verdict = Some(rejected.verdict().clone());
                 Self { verdict, response: Rejection::from(*rejected).into_response() }
