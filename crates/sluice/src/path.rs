@@ -19,6 +19,8 @@ pub(crate) struct Target<'a> {
     /// In its one spelling: see [`normalized`].
     pub(crate) path: Cow<'a, str>,
     query: Option<&'a [u8]>,
+    /// Whether all apps read the path as it is written: see [`is_normal`].
+    is_normal: bool,
 }
 
 /// What an app behind a proxy does not distinguish in paths.
@@ -55,7 +57,10 @@ impl<'a> Target<'a> {
             None if query.is_some() => b"/",
             _ => behind_host(written)?,
         };
-        Some(Self { written, path: normalized(written, false), query })
+        let path = normalized(written, false);
+        // What is not normal becomes a path of its own.
+        let is_normal = matches!(path, Cow::Borrowed(_));
+        Some(Self { written, path, query, is_normal })
     }
 
     /// Other paths as which some apps read this one. Nearly all targets have none.
@@ -64,6 +69,9 @@ impl<'a> Target<'a> {
     /// - Without what stands behind two slashes at the begin, which `URL` takes for a host.
     /// - With its dot segments, by apps that resolve none.
     pub(crate) fn other_readings(&self, ignored: PathIgnores) -> Vec<String> {
+        if self.is_normal {
+            return Vec::new();
+        }
         let has_dots = memmem::find(self.written, b"/.").is_some();
         let is_plain = memchr::memchr2(b'%', b'\\', self.written).is_none() && !self.written.starts_with(b"//");
         if is_plain && !has_dots {
@@ -199,7 +207,7 @@ fn is_normal(path: &[u8]) -> bool {
             b'%' => false,
             // An empty segment, or perhaps one of dots.
             b'/' | b'.' if before == b'/' => false,
-            byte => is_in_path(*byte),
+            byte => IS_IN_PATH[usize::from(*byte)],
         };
         before = *byte;
         is_normal
@@ -245,6 +253,20 @@ fn push_code(text: &mut String, byte: u8) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     text.extend(['%', char::from(DIGITS[usize::from(byte >> 4)]), char::from(DIGITS[usize::from(byte & 15)])]);
 }
+
+/// The same of each byte, since paths are long.
+const IS_IN_PATH: [bool; 256] = {
+    let mut all = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        #[allow(clippy::cast_possible_truncation, reason = "below 256")]
+        {
+            all[byte] = is_in_path(byte as u8);
+        }
+        byte += 1;
+    }
+    all
+};
 
 /// Whether a path or a query can have the byte: `pchar` of RFC 3986, a slash, or `?`. A `%` without digits stays.
 const fn is_in_path(byte: u8) -> bool {

@@ -286,7 +286,12 @@ impl CallLimits {
 
 /// The deadline of what begins now. A store may have any timeout: here, it has [a day](Calls::LONGEST_TIMEOUT) at most.
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
-    Instant::now() + timeout.min(Calls::LONGEST_TIMEOUT)
+    deadline_after(Instant::now(), timeout)
+}
+
+/// The deadline of what has begun at an instant.
+pub(crate) fn deadline_after(begun: Instant, timeout: Duration) -> Instant {
+    begun + timeout.min(Calls::LONGEST_TIMEOUT)
 }
 
 /// Why this process gave up a request to a server.

@@ -11,6 +11,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use super::backend::deadline_after;
 use super::tag::KeyTag;
 use crate::util::lock::Shards;
 use crate::values::Quota;
@@ -314,7 +315,7 @@ impl<T> Collector<T> {
     pub(crate) async fn await_leader(&self, patience: Duration) {
         if let Some((since, done)) = &self.leader {
             // Whether it is done or not, the followers are served.
-            let _ = timeout_at(*since + patience, done.notified()).await;
+            let _ = timeout_at(deadline_after(*since, patience), done.notified()).await;
         }
     }
 
@@ -380,6 +381,10 @@ pub(crate) struct Group<T> {
 
 #[cfg(all(test, not(sluice_loom)))]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
     use super::*;
     use crate::store::remote::tag::Tags;
     use crate::values::PartitionKey;
@@ -519,6 +524,19 @@ mod tests {
         collector.await_leader(patience).await;
         assert_eq!(begun.elapsed(), Duration::ZERO);
         drop(leader);
+    }
+
+    /// The sum of the instant and such a timeout has no end: each request that shared a call panicked.
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_of_a_server_without_a_timeout_waits_for_the_leader() {
+        let single_flight = Arc::new(SingleFlight::new());
+        let leader = first(&single_flight);
+        let (_receiver, collector) = follower(&single_flight, 1);
+        let collector = collector.unwrap();
+        let mut waiting = pin!(collector.await_leader(Duration::MAX));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(leader);
+        assert!(waiting.now_or_never().is_some());
     }
 
     #[tokio::test(start_paused = true)]
