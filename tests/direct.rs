@@ -337,7 +337,7 @@ fn threads_share_a_budget_to_the_unit() {
     assert_eq!(admitted.into_inner(), 1_000);
 }
 
-/// A value with what its policies are found by.
+/// A value, and the marks by which its policies are found.
 struct Marked {
     tenant: u64,
     marks: Marks,
@@ -381,7 +381,7 @@ fn of_many_policies_only_those_are_asked_whose_marks_a_value_has() {
     let rejected = limits.decide(&value(3)).at_once().unwrap().unwrap_err();
     assert_eq!(rejected.verdict().violated().next().unwrap().name(), "tenant-3");
     assert_eq!(asked.load(Ordering::Relaxed), 4);
-    // Of a value without marks, no policy with marks is asked.
+    // A value without marks meets no policy that has some.
     let unmarked = Marked { tenant: 3, marks: std::iter::empty().collect() };
     assert_eq!(limits.decide(&unmarked).at_once().unwrap().unwrap().into_verdict().unwrap().policies().len(), 0);
     assert_eq!(asked.load(Ordering::Relaxed), 4);
@@ -400,7 +400,7 @@ fn a_hook_learns_of_limited_keys() {
     assert_eq!(events.try_recv().unwrap(), ("rows".to_owned(), Some("7".to_owned())));
 }
 
-/// What a service over HTTP answers, whose policies decide on values.
+/// A service over HTTP may have policies on values of its own.
 #[test]
 fn a_rejection_of_a_value_is_one_over_http() {
     let rejection = |limits: Limits<Job>| {

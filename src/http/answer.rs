@@ -22,7 +22,7 @@ use crate::http::service::still_open;
 impl LimitsHandle {
     /// Decides on a request as the service of the layer does, and answers it if it is rejected, with the layer's
     /// fields, format and jitter. For a gateway that asks for a decision, or a server that is no tower service; an app
-    /// uses the [layer](crate::RateLimitLayer). Of the request, its head is enough: a
+    /// uses the [layer](crate::RateLimitLayer). The head of the request is enough. A
     /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is taken for one without a body.
     ///
     /// ```
@@ -122,9 +122,9 @@ impl fmt::Debug for Answering<'_> {
 }
 
 impl Admission<Http> {
-    /// Adds to the response what the layer reports: the fields of the quota, and the
-    /// [verdict](crate::layer::RateLimitLayerBuilder::verdict). The request is over when the body ends or is dropped:
-    /// then it is charged for what it has cost, and releases the units that it holds.
+    /// Adds the fields of the quota to the response, and the
+    /// [verdict](crate::layer::RateLimitLayerBuilder::verdict) to its extensions. The request is over when the body ends
+    /// or is dropped: then charges that depend on the response are made, and the units that it holds are released.
     pub fn respond<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
         match self.into_admitted().write(&mut response) {
             Some(open) => still_open(response, open),

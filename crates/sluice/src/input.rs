@@ -1,4 +1,4 @@
-//! Reads what a user names.
+//! Reads the files that a user names.
 
 use std::io;
 use std::path::Path;

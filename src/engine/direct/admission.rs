@@ -45,7 +45,7 @@ impl<D: Translate> Admission<D> {
         self.verdict.as_ref()
     }
 
-    /// The same, without a copy. Ends it, as [`finish`](Self::finish) does.
+    /// Ends the subject as [`finish`](Self::finish) does, and returns its [verdict](Self::verdict).
     #[must_use]
     pub fn into_verdict(mut self) -> Option<Verdict> {
         let verdict = self.verdict.take();

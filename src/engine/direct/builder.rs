@@ -54,7 +54,7 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
         Ok(LimitsHandle::of(layer))
     }
 
-    /// Sets the label `route` of all metrics and the same field of log events: what the limits are for, such as `chat`.
+    /// Sets the label `route` of all metrics and the same field of log events: a name for these limits, such as `chat`.
     /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Do not use
     /// values that clients choose: each value makes new series.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
@@ -69,9 +69,9 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
         self
     }
 
-    /// Reads the [marks](crate::key::Mark) of a value. Of the policies whose keys ask for marks, only those are looked
-    /// at whose marks the value has: so a thousand policies, of which a value meets two, cost as much as two. Unless
-    /// set, all policies are looked at.
+    /// Reads the [marks](crate::key::Mark) of a value. A policy whose key extractor [has
+    /// marks](crate::key::KeyExtractor::marks) is then skipped for values without them, at no cost: if two of a thousand
+    /// policies concern a value, it costs as much as two. Unless set, all policies are asked.
     pub fn marks(mut self, marks: impl Fn(&T) -> &Marks + Send + Sync + 'static) -> Self {
         self.settings.own = Settings::with_marks(marks);
         self

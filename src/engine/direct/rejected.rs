@@ -19,7 +19,7 @@ pub struct Rejected {
     pub(crate) retry_after: Option<Duration>,
     pub(crate) may_retry: bool,
     pub(crate) verdict: Verdict,
-    /// What went wrong, if no policy has rejected it.
+    /// The failure, if no policy has rejected it.
     pub(crate) problem: Option<Problem>,
 }
 

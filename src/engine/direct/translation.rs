@@ -1,4 +1,4 @@
-//! What becomes of the engine's decisions on values: an admission, or the reason for a rejection.
+//! Translates the engine's decisions on values: to an admission, or the reason for a rejection.
 
 use std::sync::Arc;
 use std::time::Duration;

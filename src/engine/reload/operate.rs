@@ -1,4 +1,4 @@
-//! [`Operate`]: the calls of an operator, whatever the policies decide on.
+//! [`Operate`]: the calls of an operator on policies of any kind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ type Pending<T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send>>;
 
 /// The calls of an operator on policies of any kind: of a [layer](crate::RateLimitLayer::handle), or on [values of the
 /// program's own](crate::direct::Limits). For a page or a command line that has all limits of a program in one list.
-/// Each call is that of the same name of a [`LimitsHandle`], whose keys are [texts](crate::policy::KeyOf).
+/// Each calls the method of the same name of a [`LimitsHandle`], with a key as [text](crate::policy::KeyOf).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -130,7 +130,7 @@ impl<D: Translate> Operate for LimitsHandle<D> {
     }
 }
 
-/// What a future that borrows nothing has of its arguments.
+/// Copies the arguments for a future that borrows nothing.
 fn owned<D: Translate>(limits: &LimitsHandle<D>, policy: &str, key: &str) -> (LimitsHandle<D>, String, String) {
     (limits.clone(), policy.to_owned(), key.to_owned())
 }

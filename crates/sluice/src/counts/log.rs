@@ -1,10 +1,10 @@
-//! [`LogCounts`]: what a log had.
+//! [`LogCounts`]: the lines and requests of a log.
 
 use std::net::IpAddr;
 
 use crate::log::{Disorder, Lines, Place, Unreadable};
 
-/// What a log had.
+/// The lines and requests of a log.
 #[derive(Default)]
 pub(crate) struct LogCounts {
     /// In the order of their begin.

@@ -1,4 +1,4 @@
-//! What a replay counts: of its log, and for each policy.
+//! The counts of a replay: of the lines of its log, and of the decisions of each policy.
 
 mod demand;
 mod keys;

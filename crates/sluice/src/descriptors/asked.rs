@@ -1,4 +1,4 @@
-//! What a caller asks about.
+//! [`Asked`]: the question of a caller.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ pub(crate) struct Asked {
     pub(crate) hits: Vec<u64>,
     /// The rules for these descriptors, if the file of another service has the limits.
     pub(crate) selected: Vec<Selection>,
-    /// What its policies are found by: their names, if the rules were selected, or else the entries.
+    /// The marks by which its policies are found: their names, if the rules were selected, or else the entries.
     pub(crate) marks: Marks,
     kind: Kind,
 }
 
-/// What a request wants to know or to do.
+/// The kind of a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Charges the hits if they fit. Descriptors without hits only look.
@@ -72,7 +72,7 @@ impl Asked {
         Self::new(Kind::Look, self.descriptors.clone(), self.hits.clone(), self.selected.clone())
     }
 
-    /// Returns what a policy charges for these descriptors, each with its key and perhaps its own limit.
+    /// Returns the charges of a policy for these descriptors, each with its key and perhaps its own limit.
     ///
     /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
     /// other. If all of them only look, so does the charge.

@@ -89,11 +89,11 @@ impl Pattern {
     }
 }
 
-/// The patterns of policies that are in force together. So it is known which descriptor a policy was charged for, and
-/// thousands of them cost as much as a few.
+/// The patterns of policies that are in force together. It finds the policies of a descriptor by hashing, since there may
+/// be thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
-    /// Of each pattern, which of its entries have a value.
+    /// For each length and place, whether the entry of a pattern has a value.
     shapes: BTreeSet<Vec<bool>>,
     policies: HashMap<Pattern, Vec<Arc<str>>>,
 }

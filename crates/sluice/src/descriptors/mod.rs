@@ -1,5 +1,5 @@
-//! Descriptors: what a caller of the rate limit service of Envoy's protocol says of a request, and the keys that
-//! policies make of them.
+//! Descriptors: the description of a request by a caller of Envoy's rate limit service, and the keys that policies
+//! extract from it.
 
 mod asked;
 mod brought;

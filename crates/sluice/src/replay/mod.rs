@@ -33,7 +33,7 @@ use crate::routes::Routes;
 use crate::words::FileWords;
 use crate::{descriptors, stores};
 
-/// The layers of one configuration, and what they did.
+/// The limits of one configuration, and the counts of their decisions.
 pub(crate) struct Replay {
     pub(crate) file: String,
     routes: Routes,
@@ -188,7 +188,7 @@ enum Sent {
     Waiting(Pin<Box<dyn Future<Output = (Arrived, Answered)>>>),
 }
 
-/// Notes what a line lacks for the key of a policy.
+/// Notes the parts of a policy's key that a line lacks.
 #[cold]
 fn note_missing_parts(policy: &mut PolicyCounts, entry: &Entry<'_>, head: &RequestHead<'_>) {
     let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));

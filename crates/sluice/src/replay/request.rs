@@ -14,7 +14,7 @@ use tower_sluice::key::User;
 use crate::log::{Entry, Unreadable};
 use crate::path::Target;
 
-/// What the policies of the configurations may read of a request. What none reads is left out, since it takes time.
+/// The parts of a request that a policy of the configurations may read. The others are left out, since they take time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     /// Header fields that only a policy reads which names them.
@@ -48,7 +48,7 @@ impl Needs {
     }
 }
 
-/// The head of a request, which becomes that of the next line: it uses the same memory.
+/// The head of the request of a line. The next line uses its memory.
 #[derive(Debug)]
 pub(crate) struct LineHead {
     needs: Needs,

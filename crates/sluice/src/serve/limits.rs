@@ -1,4 +1,4 @@
-//! What the service enforces: the layers of its files, by path and by domain.
+//! The limits of the service's files, by path and by domain.
 
 #[cfg(test)]
 mod tests;
@@ -178,7 +178,7 @@ impl Limits {
             let (name, line) = (domain.name.clone(), domain.line);
             let before = before.get(&name);
             let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector()))?;
-            // Also for a domain that there is: only this tells whether the policies can be in force together.
+            // Done for a known domain, too: only this tells whether the policies can be in force together.
             let limits = domains::enforce(&name, selector.policies());
             let limits = limits.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
             let limits = match before.and_then(|domain| domain.rules()) {
@@ -277,7 +277,7 @@ impl Toml {
     }
 }
 
-/// Of each route, which descriptors its policies are charged for.
+/// Reads the patterns of descriptors of each route.
 fn patterns(words: &FileWords<'_>) -> Vec<Patterns> {
     let of_route = |route| {
         let policies = tables(route, "policy").into_iter();

@@ -36,9 +36,9 @@ pub(crate) struct Domain {
 }
 
 enum DomainLimits {
-    /// Of a route in TOML, whose policies read requests over HTTP, too.
+    /// The limits of a route in TOML. Its policies also decide on requests over HTTP.
     Route { layer: LimitsHandle, patterns: ArcSwap<Patterns> },
-    /// Of the file of another service.
+    /// The limits in a file of another service.
     Rules { limits: direct::Limits<Asked>, selector: Selector },
 }
 
@@ -143,15 +143,15 @@ pub(crate) async fn answer(layer: &LimitsHandle, head: &RequestHead<'_>) -> Resp
     }
 }
 
-/// What the limits have decided.
+/// The decision of the limits, with the response for the client.
 pub(crate) struct Ruling {
     pub(crate) verdict: Option<Verdict>,
-    /// What the client of a rejected request is answered. That of an admitted one has the fields for its client.
+    /// The response to a rejected client; for an admitted one, its fields alone.
     pub(crate) response: Response<Body>,
 }
 
 impl Ruling {
-    /// What the rules of a file have decided. The caller does not say when a request is over.
+    /// Of the rules in a file. The caller does not say when a request is over.
     fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>) -> Self {
         match decided {
             Ok(admission) => Self { verdict: admission.into_verdict(), response: Response::default() },

@@ -173,7 +173,7 @@ pub(crate) struct Selections {
 }
 
 impl Selections {
-    /// Whether a limit is over, or all quotas are: of so many descriptors, `is_over` says which are.
+    /// Whether a limit is over, or all quotas are. There are `count` descriptors.
     pub(crate) fn reject(&self, count: usize, is_over: impl Fn(usize) -> bool) -> bool {
         let mut limits = (0..count).filter(|descriptor| !self.quotas.contains(descriptor));
         limits.any(&is_over) || !self.quotas.is_empty() && self.quotas.iter().all(|quota| is_over(*quota))
