@@ -231,6 +231,7 @@ async fn a_closed_queue_rejects_in_every_failure_mode() {
         for rejected in [waits.await.unwrap_err(), reject(&limits, &job(1, 1))] {
             assert_eq!(rejected.reason(), Reason::LimiterFailed);
             assert!(rejected.source().unwrap().downcast_ref::<LimiterError>().unwrap().is_closed(), "{mode:?}");
+            assert!(!rejected.may_retry(), "a closed queue stays closed");
         }
     }
 }
@@ -398,6 +399,23 @@ fn a_hook_learns_of_limited_keys() {
     assert!(events.try_recv().is_err());
     let _ = reject(&limits, &job(7, 1));
     assert_eq!(events.try_recv().unwrap(), ("rows".to_owned(), Some("7".to_owned())));
+}
+
+/// Nobody knows when the budget is full again: each rejection was an event.
+#[test]
+fn a_key_whose_units_are_in_flight_or_never_suffice_is_an_event_once() {
+    let events = |policy: Policy<On<Job>>| {
+        let (send, events) = std::sync::mpsc::channel();
+        let limits = Limits::builder(policy.key_by(|job: &Job| job.customer).cost_fn(|job| job.rows))
+            .on_transition(move |event| send.send(event.key_text()).unwrap())
+            .build();
+        let held = limits.decide(&job(1, 1)).at_once().unwrap().unwrap();
+        (0..4).for_each(|_| drop(reject(&limits, &job(1, 500))));
+        drop(held);
+        events.try_iter().count()
+    };
+    assert_eq!(events(Policy::on("in-flight", Concurrency::new(1))), 1);
+    assert_eq!(events(Policy::on("rows", TokenBucket::new(Quota::per_hour(100)))), 1);
 }
 
 /// A service over HTTP may have policies on values of its own.

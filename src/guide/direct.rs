@@ -337,10 +337,30 @@
 //!
 //! # Operators
 //!
-//! The [admin page] has all limits of a program in one list: `Admin::new([("api", layer.handle().into()), ("jobs",
-//! jobs.into())])`. A page of your own asks [`Operate`](crate::policy::Operate), which the handle of a layer and `Limits`
-//! on any values have. [`Limits::builder`](crate::LimitsHandle::builder) names them in metrics, and calls a hook when a
-//! key begins to be limited. Over HTTP, `Rejection::from(*rejected)` is the 429 of a job that a request brings.
+//! The [admin page] shows and changes the limits of layers and of jobs: `Admin::new([("api",
+//! layer.handle())]).with("jobs", jobs)`. For a page of your own, [`Operate`](crate::policy::Operate) has the calls of
+//! both. [`Limits::builder`](crate::LimitsHandle::builder) names limits in metrics, calls a hook when a key begins to be
+//! limited, and finds two of a thousand policies by [marks](crate::direct::LimitsBuilder::marks).
+//!
+//! # A job that comes over HTTP
+//!
+//! A handler of axum that returns `Result<_, Box<Rejection>>` writes `limits.decide(&job).await?`: a rejected job is
+//! answered 429 with `Retry-After`, or [another status](crate::Rejection) by its reason.
+//!
+//! ```
+//! use axum::Json;
+//! use axum::extract::State;
+//! use tower_sluice::Rejection;
+//! use tower_sluice::direct::Limits;
+//!
+//! async fn submit(State(limits): State<Limits<u64>>, Json(customer): Json<u64>) -> Result<&'static str, Box<Rejection>> {
+//!     let admission = limits.decide(&customer).await?;
+//!     // Until the job is over, it would be kept beside it.
+//!     admission.finish();
+//!     Ok("accepted")
+//! }
+//! # drop(axum::routing::post::<_, _, Limits<u64>>(submit));
+//! ```
 //!
 //! [admin page]: https://docs.rs/tower-sluice-admin
 //!

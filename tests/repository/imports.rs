@@ -163,6 +163,7 @@ const POLICY: Picture = &[
             "transitions",
         ],
     ),
+    ("charges", &["billing", "costs", "definition", "facts", "retries"]),
     ("extras", &["billing", "definition", "lineage", "precedence"]),
     ("combined", &["definition"]),
     ("rules", &["combined", "definition", "error", "facts", "names", "selector"]),

@@ -138,9 +138,9 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. Beside the
-    /// [handles](tower_sluice::RateLimitLayer::handle) of layers, it takes
-    /// [`Limits`](tower_sluice::direct::Limits) on values of the program's own: in one list, each is `.into()`.
+    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. It takes the
+    /// [handles](tower_sluice::RateLimitLayer::handle) of layers, or
+    /// [`Limits`](tower_sluice::direct::Limits) on values of the program's own; [`with`](Self::with) adds the others.
     ///
     /// # Panics
     ///
@@ -152,6 +152,28 @@ impl Admin {
             assert!(layers[..index].iter().all(|(other, _)| other != name), "two layers have the name `{name}`");
         }
         Self { layers, hosts: Arc::default() }
+    }
+
+    /// Adds limits of any kind, with a name for operators.
+    ///
+    /// ```
+    /// use tower_sluice::direct::Limits;
+    /// use tower_sluice::{Policy, Quota, RateLimitLayer};
+    /// use tower_sluice_admin::Admin;
+    ///
+    /// let layer = RateLimitLayer::per_client(Quota::per_minute(10));
+    /// let jobs = Limits::new(Policy::on("jobs", Quota::per_hour(100)).key_by(|customer: &u64| *customer));
+    /// let admin = Admin::new([("api", layer.handle())]).with("jobs", jobs);
+    /// # drop(admin);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If there are limits of this name.
+    #[track_caller]
+    pub fn with(self, name: impl Into<String>, limits: impl Into<Arc<dyn Operate>>) -> Self {
+        let layers = self.layers.iter().cloned().chain([(name.into(), limits.into())]);
+        Self { hosts: Arc::clone(&self.hosts), ..Self::new(layers) }
     }
 
     /// Answers requests for this name, too, such as `limits.example.internal`: see [above](self#guard-it). Call it once

@@ -55,8 +55,8 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
     }
 
     /// Sets the label `route` of all metrics and the same field of log events: a name for these limits, such as `chat`.
-    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Do not use
-    /// values that clients choose: each value makes new series.
+    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets with the same
+    /// name are counted together. Do not use values that clients choose: each value makes new series.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self
@@ -69,9 +69,59 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
         self
     }
 
-    /// Reads the [marks](crate::key::Mark) of a value. A policy whose key extractor [has
-    /// marks](crate::key::KeyExtractor::marks) is then skipped for values without them, at no cost: if two of a thousand
-    /// policies concern a value, it costs as much as two. Unless set, all policies are asked.
+    /// Reads the [marks](crate::key::Mark) of a value. A policy is then skipped for values without the
+    /// [marks of its extractor](crate::key::KeyExtractor::marks), at no cost: if two of a thousand policies concern a
+    /// value, it costs as much as two. Unless set, all policies are asked.
+    ///
+    /// The extractor must [have several keys](crate::key::KeyExtractor::has_several), which may be none: others are asked
+    /// about each value. A value with too few marks passes the policies that it does not name, so keep a policy without
+    /// marks for all values.
+    ///
+    /// ```
+    /// use tower_sluice::direct::{Limits, On};
+    /// use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark, Marks};
+    /// use tower_sluice::store::MemoryStore;
+    /// use tower_sluice::{PartitionKey, Policy, Quota, RateLimiter, TokenBucket};
+    ///
+    /// struct Job {
+    ///     tenant: u64,
+    ///     marks: Marks,
+    /// }
+    ///
+    /// /// The jobs of one tenant.
+    /// struct Of(u64);
+    ///
+    /// impl KeyExtractor<On<Job>> for Of {
+    ///     fn extract(&self, job: &Job) -> Result<PartitionKey, KeyError> {
+    ///         Ok(job.tenant.to_string().into())
+    ///     }
+    ///
+    ///     fn has_several(&self) -> bool {
+    ///         true
+    ///     }
+    ///
+    ///     fn extract_all(&self, job: &Job) -> Result<Vec<KeyCharge>, KeyError> {
+    ///         let is_mine = job.tenant == self.0;
+    ///         Ok(is_mine.then(|| KeyCharge::new(job.tenant.to_string().into())).into_iter().collect())
+    ///     }
+    ///
+    ///     fn marks(&self) -> Vec<Mark> {
+    ///         vec![Mark::of(&self.0)]
+    ///     }
+    /// }
+    ///
+    /// let policy = |tenant: u64| {
+    ///     // A table for one key: by default, there is room for 65,536.
+    ///     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(tenant)), MemoryStore::with_capacity(1));
+    ///     Policy::on(format!("tenant-{tenant}"), limiter).key(Of(tenant))
+    /// };
+    /// let policies: Vec<_> = (1..=100).map(policy).collect();
+    /// let limits = Limits::builder(policies).marks(|job: &Job| &job.marks).build();
+    ///
+    /// let job = Job { tenant: 1, marks: [Mark::of(&1_u64)].into_iter().collect() };
+    /// assert!(limits.decide(&job).at_once().unwrap().is_ok());
+    /// assert!(limits.decide(&job).at_once().unwrap().is_err());
+    /// ```
     pub fn marks(mut self, marks: impl Fn(&T) -> &Marks + Send + Sync + 'static) -> Self {
         self.settings.own = Settings::with_marks(marks);
         self

@@ -76,9 +76,9 @@ impl<T: 'static, O: 'static> Policy<On<T, O>> {
         Self::make(name, limiter)
     }
 
-    /// Sets the key: values with the same key share a budget. Return the number, the address or the text itself, and
-    /// not a `PartitionKey` of it: then operators write the key so. An empty text is the key that all share, which is
-    /// never [banned](Self::penalty).
+    /// Sets the key: values with the same key share a budget. If the closure returns a number, an address or a text,
+    /// operators write the key so; of a `PartitionKey` they see the bytes. An empty text is the key that all share, which
+    /// is never [banned](Self::penalty). For values of which some have no key, add [`when`](Self::when).
     pub fn key_by<K: Into<PartitionKey> + 'static>(self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
         self.key(KeyBy(key))
     }
@@ -138,8 +138,9 @@ impl<D: Decide> LimitsHandle<D> {
     /// queue, and charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     ///
     /// For a policy of HTTP requests, the subject is the head of a request that no layer sees, such as the one that
-    /// opened a WebSocket, or one of a proxy that asks. The policies decide, and not what is set for the service of the
-    /// layer: the [exemption of preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights), jitter, fields.
+    /// opened a WebSocket, or one of a proxy that asks. Settings of the layer that concern responses do not apply, nor
+    /// does its [exemption of preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights): see
+    /// [`answer`](LimitsHandle::answer).
     ///
     /// # Errors
     ///

@@ -37,16 +37,17 @@ impl Rejected {
         self.reason
     }
 
-    /// The time after which it is admitted, unless others of its key are charged meanwhile. `None` if it never will be,
-    /// or if that is not known: see [`may_retry`](Self::may_retry).
+    /// The time after which it is admitted, unless others of its key are charged meanwhile. Exact, but for policies on
+    /// servers, and for charges that [are settled later](crate::Policy::settle_by_handler): one second while they are.
+    /// `None` if no time helps, or if the time is not known; [`may_retry`](Self::may_retry) tells the two apart.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
     /// Whether the value may be admitted later: after [`retry_after`](Self::retry_after), or at a time that is not
-    /// known, such as when another one is over. If not, it costs more than is ever admitted at once, its quota is
-    /// suspended, or it has no key.
+    /// known, such as when another one is over. `false` if the value costs more than is ever admitted at once, if its
+    /// quota is suspended, if it has no key, or if its queue was [closed](crate::LimitsHandle::close).
     #[must_use]
     pub const fn may_retry(&self) -> bool {
         self.may_retry

@@ -127,7 +127,8 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
             reason: Reason::LimiterFailed,
             is_due_to_others: false,
             retry_after: None,
-            may_retry: true,
+            // A closed queue stays closed.
+            may_retry: !error.is_closed(),
             verdict,
             problem: Some(problem),
         }

@@ -30,7 +30,7 @@ use crate::values::PartitionKey;
 /// Object safe. It never gets the body, since the layer decides on a request before its body is read.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no key extractor",
-    note = "a closure that reads the key from the request's head goes into `key_fn(...)`"
+    note = "a closure that reads the key goes into `key_fn(...)` for requests, and into `key_by(...)` for other values"
 )]
 pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     /// Returns the key.
@@ -88,6 +88,9 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     /// White space around a text or a part is dropped. A name that has some there, or a ` + `, or that begins with a
     /// parenthesis, is written in quotation marks, with `\"` and `\\` for those in the name, and `\xff` for a byte that
     /// cannot be typed. By default, any text that is not empty is a key.
+    ///
+    /// If the key is no text, such as `PartitionKey::from(17_u64)`, implement this and [`write_text`](Self::write_text).
+    /// By default, a ban of `17` would ban the text `17`, which no request has as its key.
     ///
     /// # Errors
     ///

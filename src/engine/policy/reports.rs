@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::engine::domain::Domain;
 use crate::engine::key::KeyError;
@@ -16,6 +17,9 @@ use crate::engine::policy::transitions::{Event, Hook, Transition};
 use crate::store::Stats;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, Exception, FailureMode, LimiterError, Mode, Override, PartitionKey};
+
+/// How long a key is not reported again whose budget is not known to be full at some time.
+const QUIET: Duration = Duration::from_secs(60);
 
 impl<D: Domain> Policy<D> {
     /// Counts the result of a request, and logs it at `debug`. The first rejection of a key is an event.
@@ -171,7 +175,10 @@ impl<D: Domain> Policy<D> {
     /// Reports the first rejection of a key.
     fn report_limited(&self, key: &PartitionKey, decision: &Decision) {
         let record = self.limited_keys();
-        if !record.begins(key, decision.reset_after().max(decision.retry_after().unwrap_or_default())) {
+        let full_in = decision.reset_after().max(decision.retry_after().unwrap_or_default());
+        // The budget is full, and the cost never fits; or others in flight have it, until nobody knows when.
+        let quiet = if full_in.is_zero() { QUIET } else { full_in };
+        if !record.begins(key, quiet) {
             return;
         }
         if let Some(left_out) = record.admit() {

@@ -22,8 +22,9 @@ pub struct Event<'a> {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Transition<'a> {
-    /// A key is rejected for the first time since its budget was full. Of a [shadow](crate::Policy::shadow): it would
-    /// be.
+    /// A key is rejected for the first time since its budget was full. If that is not known, as for units in flight and
+    /// for a cost that never fits: for the first time since a minute without rejections. Of a
+    /// [shadow](crate::Policy::shadow): it would be.
     #[non_exhaustive]
     Limited {
         /// The key.

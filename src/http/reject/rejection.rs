@@ -357,9 +357,18 @@ impl From<Wait> for GrpcRetry {
     }
 }
 
+/// For handlers whose policies decide on [values of their own](crate::direct::Limits):
+/// `limits.decide(&job).await?` in a handler that returns a `Box<Rejection>`. As [`From<Rejected>`](Rejection).
+impl From<Box<Rejected>> for Box<Rejection> {
+    fn from(rejected: Box<Rejected>) -> Self {
+        Self::new((*rejected).into())
+    }
+}
+
 /// For a service over HTTP whose policies decide on [values of its own](crate::direct::Limits): 429, or 503 if all
 /// values share the key, if the server is overloaded, or if a limiter fails; 403 for a suspended key, and 400 for a
-/// value without the key that it must have.
+/// value without the key that it must have. The response has `Retry-After` and a body, and no `RateLimit` fields, which
+/// are a layer's.
 impl From<Rejected> for Rejection {
     fn from(rejected: Rejected) -> Self {
         let Rejected { reason, is_due_to_others, retry_after, may_retry, verdict, problem } = rejected;
