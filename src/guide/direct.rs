@@ -339,8 +339,8 @@
 //!
 //! The [admin page] shows and changes the limits of layers and of jobs: `Admin::new([("api",
 //! layer.handle())]).with("jobs", jobs)`. For a page of your own, [`Operate`](crate::policy::Operate) has the calls of
-//! both. [`Limits::builder`](crate::LimitsHandle::builder) names limits in metrics, calls a hook when a key begins to be
-//! limited, and finds two of a thousand policies by [marks](crate::direct::LimitsBuilder::marks).
+//! both. [`Limits::builder`](crate::LimitsHandle::builder) names limits in metrics, calls a hook when a key begins to
+//! be limited, and finds two of a thousand policies by [marks](crate::direct::LimitsBuilder::marks).
 //!
 //! # A job that comes over HTTP
 //!
@@ -353,7 +353,10 @@
 //! use tower_sluice::Rejection;
 //! use tower_sluice::direct::Limits;
 //!
-//! async fn submit(State(limits): State<Limits<u64>>, Json(customer): Json<u64>) -> Result<&'static str, Box<Rejection>> {
+//! async fn submit(
+//!     State(limits): State<Limits<u64>>,
+//!     Json(customer): Json<u64>,
+//! ) -> Result<&'static str, Box<Rejection>> {
 //!     let admission = limits.decide(&customer).await?;
 //!     // Until the job is over, it would be kept beside it.
 //!     admission.finish();

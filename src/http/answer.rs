@@ -23,9 +23,9 @@ impl LimitsHandle {
     /// Decides on a request as the service of the layer does, and answers it if it is rejected, with the layer's
     /// fields, format and jitter. For a gateway that asks for a decision, or a server that is no tower service; an app
     /// uses the [layer](crate::RateLimitLayer). The head of the request is enough; a
-    /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is assumed to have no body. If a policy reads
-    /// the address of the peer, insert it as a `SocketAddr` into the extensions of the request. Nothing is added to them:
-    /// take the [settlement](Admission::settlement) from the admission.
+    /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is assumed to have no body. If a policy
+    /// reads the address of the peer, insert it as a `SocketAddr` into the extensions of the request. Nothing is added
+    /// to them: take the [settlement](Admission::settlement) from the admission.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -124,10 +124,10 @@ impl fmt::Debug for Answering<'_> {
 }
 
 impl Admission<Http> {
-    /// Adds the fields of the quota to the response, and the
-    /// [verdict](crate::layer::RateLimitLayerBuilder::verdict) to its extensions. The request is over when the body ends
-    /// or is dropped: then charges that depend on the response are made, and the units that it holds are released. A
-    /// clone of its [settlement](Self::settlement) reports costs until then.
+    /// Adds the fields of the quota to the response, and the [verdict](crate::layer::RateLimitLayerBuilder::verdict) to
+    /// its extensions. The request is over when the body ends or is dropped: then charges that depend on the response
+    /// are made, and the units that it holds are released. A clone of its [settlement](Self::settlement) reports costs
+    /// until then.
     pub fn respond<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
         match self.into_admitted().write(&mut response) {
             Some(open) => still_open(response, open),

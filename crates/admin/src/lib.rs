@@ -138,9 +138,9 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. It takes the
-    /// [handles](tower_sluice::RateLimitLayer::handle) of layers, or
-    /// [`Limits`](tower_sluice::direct::Limits) on values of the program's own; [`with`](Self::with) adds the others.
+    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. It takes
+    /// the [handles](tower_sluice::RateLimitLayer::handle) of layers, or [`Limits`](tower_sluice::direct::Limits) on
+    /// values of the program's own; [`with`](Self::with) adds the others.
     ///
     /// # Panics
     ///

@@ -11,8 +11,8 @@ use crate::values::RequestEnd;
 /// An admitted subject. It holds the units of [limits in flight](crate::Concurrency) until it is over.
 ///
 /// Call [`finish`](Self::finish), [`finish_with`](Self::finish_with) or [`fail`](Self::fail) when it was processed.
-/// Dropped, it was abandoned, as a request whose client has disconnected: units are released, and charges stay. Costs that
-/// were reported are settled in each case.
+/// Dropped, it was abandoned, as a request whose client has disconnected: units are released, and charges stay. Costs
+/// that were reported are settled in each case.
 #[must_use = "dropped, it releases the units that it holds"]
 pub struct Admission<D: Translate> {
     admitted: Admitted<D>,

@@ -55,8 +55,8 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
     }
 
     /// Sets the label `route` of all metrics and the same field of log events: a name for these limits, such as `chat`.
-    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets with the same
-    /// name are counted together. Do not use values that clients choose: each value makes new series.
+    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets with the
+    /// same name are counted together. Do not use values that clients choose: each value makes new series.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self
@@ -73,9 +73,9 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
     /// [marks of its extractor](crate::key::KeyExtractor::marks), at no cost: if two of a thousand policies concern a
     /// value, it costs as much as two. Unless set, all policies are asked.
     ///
-    /// The extractor must [have several keys](crate::key::KeyExtractor::has_several), which may be none: others are asked
-    /// about each value. A value with too few marks passes the policies that it does not name, so keep a policy without
-    /// marks for all values.
+    /// The extractor must [have several keys](crate::key::KeyExtractor::has_several), which may be none: others are
+    /// asked about each value. A value with too few marks passes the policies that it does not name, so keep a policy
+    /// without marks for all values.
     ///
     /// ```
     /// use tower_sluice::direct::{Limits, On};

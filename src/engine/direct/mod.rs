@@ -77,8 +77,8 @@ impl<T: 'static, O: 'static> Policy<On<T, O>> {
     }
 
     /// Sets the key: values with the same key share a budget. If the closure returns a number, an address or a text,
-    /// operators write the key so; of a `PartitionKey` they see the bytes. An empty text is the key that all share, which
-    /// is never [banned](Self::penalty). For values of which some have no key, add [`when`](Self::when).
+    /// operators write the key so; of a `PartitionKey` they see the bytes. An empty text is the key that all share,
+    /// which is never [banned](Self::penalty). For values of which some have no key, add [`when`](Self::when).
     pub fn key_by<K: Into<PartitionKey> + 'static>(self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
         self.key(KeyBy(key))
     }

@@ -89,8 +89,9 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     /// parenthesis, is written in quotation marks, with `\"` and `\\` for those in the name, and `\xff` for a byte that
     /// cannot be typed. By default, any text that is not empty is a key.
     ///
-    /// If the key is no text, such as `PartitionKey::from(17_u64)`, implement this and [`write_text`](Self::write_text).
-    /// By default, a ban of `17` would ban the text `17`, which no request has as its key.
+    /// If the key is no text, such as `PartitionKey::from(17_u64)`, implement this and
+    /// [`write_text`](Self::write_text). By default, a ban of `17` would ban the text `17`, which no request has as its
+    /// key.
     ///
     /// # Errors
     ///

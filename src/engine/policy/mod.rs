@@ -1,8 +1,9 @@
 //! `Policy`: a named limiter with its options, its record and its metrics.
 //!
-//! - `definition` has the policy and the setters of its options, `charges` those of costs and quotas. Most of its fields are in four groups: the `selector`
-//!   chooses the requests and their keys, `costs` has what a request is charged when it comes, `billing` what it costs
-//!   in the end, and the `lineage` what all policies of one name have in common through every live change.
+//! - `definition` has the policy and the setters of its options, `charges` those of costs and quotas. Most of its
+//!   fields are in four groups: the `selector` chooses the requests and their keys, `costs` has what a request is
+//!   charged when it comes, `billing` what it costs in the end, and the `lineage` what all policies of one name have in
+//!   common through every live change.
 //! - `combined` has several policies, all of which or any of which have to admit a request.
 //! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
 //!   result is a `PolicyError` (`error`).

@@ -89,8 +89,8 @@ impl Pattern {
     }
 }
 
-/// The patterns of policies that are in force together. It finds the policies of a descriptor by hashing, since there may
-/// be thousands.
+/// The patterns of policies that are in force together. It finds the policies of a descriptor by hashing, since there
+/// may be thousands.
 #[derive(Debug, Default)]
 pub(crate) struct Patterns {
     /// For each length and place, whether the entry of a pattern has a value.
