@@ -10,6 +10,16 @@ use crate::engine::policy::{Offender, Offenders};
 use crate::engine::translate::Translate;
 use crate::values::{Credit, Debit, Exception, LimiterError};
 
+mod sealed {
+    use crate::engine::reload::LimitsHandle;
+    use crate::engine::translate::Translate;
+
+    /// So that a call can be added.
+    pub trait Sealed {}
+
+    impl<D: Translate> Sealed for LimitsHandle<D> {}
+}
+
 /// The future of a call, which borrows nothing.
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send>>;
 
@@ -34,7 +44,7 @@ type Pending<T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send>>;
 /// ```
 ///
 /// Implemented for [`LimitsHandle`] only.
-pub trait Operate: Send + Sync {
+pub trait Operate: sealed::Sealed + Send + Sync {
     /// See [`LimitsHandle::policies`].
     fn policies(&self) -> Vec<PolicyStatus>;
 
