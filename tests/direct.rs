@@ -382,6 +382,12 @@ fn of_many_policies_only_those_are_asked_whose_marks_a_value_has() {
     let rejected = limits.decide(&value(3)).at_once().unwrap().unwrap_err();
     assert_eq!(rejected.verdict().violated().next().unwrap().name(), "tenant-3");
     assert_eq!(asked.load(Ordering::Relaxed), 4);
+    let shared = limits.key("tenant-3", "(shared)").unwrap();
+    assert_eq!(
+        (&shared, limits.key_text("tenant-3", &shared).unwrap()),
+        (&PartitionKey::SHARED, "(shared)".to_owned())
+    );
+    assert_ne!(limits.key("tenant-3", "\"(shared)\"").unwrap(), shared);
     // A value without marks meets no policy that has some.
     let unmarked = Marked { tenant: 3, marks: std::iter::empty().collect() };
     assert_eq!(limits.decide(&unmarked).at_once().unwrap().unwrap().into_verdict().unwrap().policies().len(), 0);

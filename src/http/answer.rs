@@ -46,7 +46,8 @@ impl LimitsHandle {
     /// ```
     ///
     /// The decision is made by this call, unless the request has to wait; then the future waits, within a Tokio
-    /// runtime. Dropped meanwhile, it leaves the queue, and charges stay.
+    /// runtime. Dropped meanwhile, it leaves the queue, and charges stay, except for estimates that are
+    /// [settled](crate::Policy::settle_by_handler).
     ///
     /// # Errors
     ///
@@ -54,12 +55,10 @@ impl LimitsHandle {
     pub fn answer<'a>(&self, head: &RequestHead<'a>) -> Answering<'a> {
         let layer = self.layer();
         let in_force = layer.load();
-        let exempts = layer.settings.own.preflight_exemption.as_ref();
-        let evaluation = match exempts {
-            Some(exempts) if exempts(&in_force.policies, head, &|| true) => {
-                Evaluation::Admitted(evaluate::admit_exempt(layer, &in_force))
-            }
-            _ => evaluate::evaluate(layer, &in_force, head),
+        let evaluation = if Http::exempts(layer, &in_force, head) {
+            Evaluation::Admitted(evaluate::admit_exempt(layer, &in_force))
+        } else {
+            evaluate::evaluate(layer, &in_force, head)
         };
         Answering(match evaluation {
             Evaluation::Admitted(admitted) => State::Answered(Some(Ok(admission(admitted, head)))),

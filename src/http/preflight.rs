@@ -1,7 +1,7 @@
 //! Exempts CORS preflights, if a layer is configured to.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, EXPECT,
@@ -22,7 +22,9 @@ use crate::values::{Ask, PartitionKey, Quota};
 struct PreflightExemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
-    budget: Arc<dyn Limiter>,
+    budget: Quota,
+    /// Made for the first preflight, on the clock of the policies: a replay of a log has another one than the system.
+    limiter: OnceLock<Arc<dyn Limiter>>,
 }
 
 /// Returns whether a request is an exempt preflight. The last argument is whether it certainly has no body. A closure,
@@ -31,20 +33,23 @@ pub(crate) type ExemptsPreflight = Box<dyn Fn(&[Policy], &RequestHead<'_>, &dyn 
 
 /// Exempts preflights within a budget.
 pub(crate) fn exempt_preflights(budget: Quota) -> ExemptsPreflight {
-    let exemption = PreflightExemption::new(budget);
+    let exemption = PreflightExemption { budget, limiter: OnceLock::new() };
     Box::new(move |policies, head, has_no_body| exemption.try_exempt(policies, head, has_no_body))
 }
 
 impl PreflightExemption {
-    fn new(budget: Quota) -> Self {
-        Self { budget: RateLimiter::new(TokenBucket::new(budget), MemoryStore::with_capacity(1)).into_limiter() }
+    fn limiter(&self, policies: &[Policy]) -> &dyn Limiter {
+        &**self.limiter.get_or_init(|| {
+            let store = MemoryStore::with_capacity(1).with_clock(policies[0].clock());
+            RateLimiter::new(TokenBucket::new(self.budget), store).into_limiter()
+        })
     }
 
     /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
     /// it was charged: then the request passes uncounted.
     #[cold]
     fn try_exempt(&self, policies: &[Policy], head: &RequestHead<'_>, has_no_body: &dyn Fn() -> bool) -> bool {
-        let charge = || self.budget.decide(&Ask::charge(&PartitionKey::SHARED, 1)).at_once();
+        let charge = || self.limiter(policies).decide(&Ask::charge(&PartitionKey::SHARED, 1)).at_once();
         is_preflight(head)
             && has_no_body()
             && !is_banned(policies, head)

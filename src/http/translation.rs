@@ -215,6 +215,12 @@ impl Decide for Http {
         })
     }
 
+    /// A preflight has no body, so one whose body is not seen is taken for one.
+    fn exempts(layer: &LayerState<Self>, in_force: &InForce<Self>, head: &RequestHead<'_>) -> bool {
+        let exempts = layer.settings.own.preflight_exemption.as_ref();
+        exempts.is_some_and(|exempts| exempts(&in_force.policies, head, &|| true))
+    }
+
     #[inline]
     fn reply(layer: &LayerState<Self>, mut rejected: Rejected<Self>, head: &RequestHead<'_>) -> Self::Reply {
         let mut response = layer.settings.own.responder.respond(&mut rejected.rejection, head, rejected.fields);

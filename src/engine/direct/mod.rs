@@ -16,7 +16,7 @@ pub use self::builder::LimitsBuilder;
 pub(crate) use self::rejected::Problem;
 pub use self::rejected::Rejected;
 use super::domain::{Domain, On};
-use super::evaluate::{Decide, evaluate};
+use super::evaluate::{Decide, admit_exempt, evaluate};
 use super::key::text::Content;
 use super::key::{KeyError, KeyExtractor, KeyTextError};
 use super::outcome::{Evaluation, Waiting};
@@ -138,9 +138,9 @@ impl<D: Decide> LimitsHandle<D> {
     /// queue, and charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     ///
     /// For a policy of HTTP requests, the subject is the head of a request that no layer sees, such as the one that
-    /// opened a WebSocket, or one of a proxy that asks. Settings of the layer that concern responses do not apply, nor
-    /// does its [exemption of preflights](crate::layer::RateLimitLayerBuilder::exempt_preflights): see
-    /// [`answer`](LimitsHandle::answer).
+    /// opened a WebSocket, or one of a proxy that asks. Settings of the layer that concern responses do not apply:
+    /// [`answer`](LimitsHandle::answer) has these, too. A
+    /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is assumed to have no body.
     ///
     /// # Errors
     ///
@@ -151,6 +151,7 @@ impl<D: Decide> LimitsHandle<D> {
         let in_force = layer.load();
         // A transaction makes no replies.
         let evaluation = match D::REPLIES {
+            _ if D::exempts(layer, &in_force, subject) => Evaluation::Admitted(admit_exempt(layer, &in_force)),
             false => evaluate(layer, &in_force, subject),
             true => (layer.longer_path().transaction)(layer, &in_force, subject),
         };
@@ -177,8 +178,8 @@ enum State<D: Translate> {
 }
 
 impl<D: Decide> Deciding<D> {
-    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue; what
-    /// it was charged by other policies before stays charged.
+    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue; charges
+    /// of other policies stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     #[must_use = "a rejected subject must not be processed"]
     pub fn at_once(self) -> Option<Decided<D>> {
         match self.0 {

@@ -22,6 +22,11 @@ pub(crate) trait Decide: Translate {
         subject: &Self::Subject<'_>,
     ) -> Evaluation<Self>;
 
+    /// Whether the layer exempts a subject from all policies.
+    fn exempts(_layer: &LayerState<Self>, _in_force: &InForce<Self>, _subject: &Self::Subject<'_>) -> bool {
+        false
+    }
+
     /// Answers a rejected subject.
     fn reply(layer: &LayerState<Self>, rejected: Rejected<Self>, subject: &Self::Subject<'_>) -> Self::Reply;
 

@@ -87,7 +87,8 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     ///
     /// White space around a text or a part is dropped. A name that has some there, or a ` + `, or that begins with a
     /// parenthesis, is written in quotation marks, with `\"` and `\\` for those in the name, and `\xff` for a byte that
-    /// cannot be typed. By default, any text that is not empty is a key.
+    /// cannot be typed. By default, any text that is not empty is a key, and `(shared)` the
+    /// [key that all requests share](PartitionKey::SHARED).
     ///
     /// If the key is no text, such as `PartitionKey::from(17_u64)`, implement this and
     /// [`write_text`](Self::write_text). By default, a ban of `17` would ban the text `17`, which no request has as its
@@ -97,7 +98,7 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     ///
     /// If no request has such a key. The error says what the keys are.
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
-        text::Content::Text.read(text)
+        if text.trim() == text::SHARED { Ok(PartitionKey::SHARED) } else { text::Content::Text.read(text) }
     }
 
     /// Writes a key as [`read_text`](Self::read_text) reads it. `None` if it cannot: only a hash of the key [is
@@ -106,7 +107,7 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     /// A [`LimitsHandle`](crate::LimitsHandle) reads the text again before it shows it. If that is not this key, or
     /// `None` is returned, it shows the bytes, `(0x00ff)`, or the hash that is kept, `(sha256:…)`, and reads them, too.
     fn write_text(&self, key: &PartitionKey) -> Option<String> {
-        text::write_name(key)
+        text::write_shared(key).or_else(|| text::write_name(key))
     }
 }
 

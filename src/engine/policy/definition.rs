@@ -206,7 +206,7 @@ impl<D: Domain> Policy<D> {
     }
 
     /// The clock by which the limiter decides in this process, or the monotonic one.
-    pub(super) fn clock(&self) -> Arc<dyn Clock> {
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.description.clock().cloned().unwrap_or_else(|| Arc::new(Monotonic))
     }
 

@@ -20,10 +20,10 @@ pub(crate) fn read_key(_policy: &str, names: &[String]) -> Option<Result<Box<dyn
 }
 
 /// The descriptors of a policy: those with exactly these entries, in this order.
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pattern(Vec<EntryPattern>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct EntryPattern {
     key: String,
     /// `None` for any value, each of which has a budget of its own.
@@ -91,7 +91,7 @@ impl Pattern {
 
 /// The patterns of policies that are in force together. It finds the policies of a descriptor by hashing, since there
 /// may be thousands.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Patterns {
     /// For each length and place, whether the entry of a pattern has a value.
     shapes: BTreeSet<Vec<bool>>,
@@ -109,6 +109,24 @@ impl Patterns {
             }
         }
         all
+    }
+
+    /// These patterns, and the others.
+    pub(crate) fn and(&self, others: &Self) -> Self {
+        let mut both = self.clone();
+        both.shapes.extend(others.shapes.iter().cloned());
+        for (pattern, policies) in &others.policies {
+            let known = both.policies.entry(pattern.clone()).or_default();
+            policies
+                .iter()
+                .filter(|policy| !self.has(pattern, policy))
+                .for_each(|policy| known.push(Arc::clone(policy)));
+        }
+        both
+    }
+
+    fn has(&self, pattern: &Pattern, policy: &Arc<str>) -> bool {
+        self.policies.get(pattern).is_some_and(|policies| policies.contains(policy))
     }
 
     /// The policies that each descriptor is charged to.
@@ -173,5 +191,43 @@ impl KeyExtractor for Pattern {
 
     fn is_shared(&self) -> bool {
         self.0.iter().all(|entry| entry.value.is_some())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptors::Kind;
+
+    fn matching(patterns: &Patterns) -> Vec<(String, usize, String)> {
+        let descriptor = |entries: &[(&str, &str)]| Descriptor {
+            entries: entries.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+            has_own_limit: false,
+        };
+        let asked = [descriptor(&[("plan", "gold"), ("user", "ada")]), descriptor(&[("user", "ada")])];
+        let asked = Asked::new(Kind::Question, asked.into(), vec![1, 1], Vec::new());
+        let matches = patterns.matching(&asked).into_iter();
+        let mut found: Vec<_> = matches
+            .map(|it| (it.policy.to_string(), it.descriptor, String::from_utf8_lossy(it.key.as_bytes()).into_owned()))
+            .collect();
+        found.sort();
+        found
+    }
+
+    fn patterns(policies: &[(&str, &[&str])]) -> Patterns {
+        Patterns::new(policies.iter().map(|(name, parts)| (*name, parts.iter().map(|it| (*it).to_owned()).collect())))
+    }
+
+    /// While a file is changed, policies of both versions may decide.
+    #[test]
+    fn patterns_of_two_versions_of_a_file_match_together() {
+        let before = patterns(&[("a", &["descriptor:plan=gold", "descriptor:user"]), ("b", &["descriptor:user"])]);
+        let after =
+            patterns(&[("b", &["descriptor:user"]), ("c", &["descriptor:user=ada"]), ("d", &["descriptor:plan"])]);
+        let ada = |policy: &str, descriptor| (policy.to_owned(), descriptor, "ada".to_owned());
+        let shared = ("c".to_owned(), 1, String::new());
+        assert_eq!(matching(&before), [ada("a", 0), ada("b", 1)]);
+        assert_eq!(matching(&after), [ada("b", 1), shared.clone()]);
+        assert_eq!(matching(&before.and(&after)), [ada("a", 0), ada("b", 1), shared]);
     }
 }

@@ -96,13 +96,17 @@ const LIMITS: &str = r#"
     exempt = { networks = ["203.0.113.3", "2001:db8:1::/48"], headers = { x-probe = "swordfish" } }
     policy = [{ name = "others", algorithm = "sliding-window", limit = 2, per = "1m", key = "client-ip", exempt = { paths = ["/exempt/1"] } }]
     [[route]]
+    path = "/preflight"
+    exempt-preflights = { limit = 20, per = "1m" }
+    policy = [{ name = "calls", algorithm = "fixed-window", limit = 30, per = "1m" }]
+    [[route]]
     path = "/free"
 "#;
 
 /// Policies that reject nothing in a replay, since each request is over at once; and one that the others spare.
 const REJECT_NOTHING: [&str; 3] = ["flight", "all", "overload"];
 
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 19] = [
     "/token",
     "/fixed",
     "/sliding",
@@ -120,6 +124,7 @@ const PATHS: [&str; 18] = [
     "/plan",
     "/exempt/1",
     "/exempt/2",
+    "/preflight",
     "/free",
 ];
 
@@ -143,9 +148,10 @@ fn log(lines: u64, seed: u64) -> Vec<String> {
         let user = ["", "alice", "bob"][usize::try_from(random(3)).unwrap()];
         let order = random(50);
         let probe = if random(20) == 0 { "swordfish" } else { "no" };
+        let method = if path == "/preflight" && random(2) == 0 { "OPTIONS" } else { "GET" };
         let (status, length) = ([200, 200, 401, 500][usize::try_from(random(4)).unwrap()], random(900));
         log.push(format!(
-            r#"{{"ts":{}.{:03},"ip":"{client}","user":"{user}","method":"GET","path":"{path}","status":{status},"bytes":{length},"request_Idempotency-Key":"{order}","request_X-Probe":"{probe}"}}"#,
+            r#"{{"ts":{}.{:03},"ip":"{client}","user":"{user}","method":"{method}","path":"{path}","status":{status},"bytes":{length},"request_Origin":"https://a.example","request_Access-Control-Request-Method":"PUT","request_Idempotency-Key":"{order}","request_X-Probe":"{probe}"}}"#,
             shown / 1_000_000_000,
             shown / 1_000_000 % 1_000,
         ));
@@ -198,7 +204,8 @@ async fn drive_app(log: &[String]) -> Answers {
                     tokio::time::advance(Duration::from_millis(step)).await;
                     let_tasks_run().await;
                 }
-                let mut request = Request::builder().uri(&*entry.target).body(Body::empty()).unwrap();
+                let mut request =
+                    Request::builder().method(&*entry.method).uri(&*entry.target).body(Body::empty()).unwrap();
                 let length = usize::try_from(entry.length).unwrap();
                 let peer = SocketAddr::new(entry.client.unwrap(), 4711);
                 for (name, value) in &entry.headers {

@@ -86,8 +86,10 @@ fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>, is
     }
     let verdict = response.extensions().get::<Verdict>().filter(|verdict| !verdict.is_allowed())?;
     let is_by_limit = verdict.violated().next().is_some();
-    let by_limit = (is_by_limit || !is_closed) && response.status().is_server_error();
-    chosen.or(by_limit.then_some(StatusCode::TOO_MANY_REQUESTS))
+    if is_closed && !is_by_limit {
+        return None;
+    }
+    chosen.or(response.status().is_server_error().then_some(StatusCode::TOO_MANY_REQUESTS))
 }
 
 /// Makes the client's request from a proxy's call, with its target as it was written. An error is the text of the

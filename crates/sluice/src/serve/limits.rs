@@ -129,8 +129,7 @@ impl Limits {
         let prepared = self.prepare(texts, words.as_ref())?;
         let mut changes = Vec::new();
         if let (Some(toml), Some((file, text))) = (&self.toml, &texts.config) {
-            let changed = toml.with_config(|config| config.change(file, text))?;
-            toml.note_change(words.as_ref());
+            let changed = toml.change(file, text, words.as_ref())?;
             changes.push(format!("{file}: {changed}"));
         }
         let (before, rules_before) = (self.domain_names(), self.rule_names());
@@ -236,8 +235,10 @@ impl Limits {
             layers.map(|(path, layer)| (path.clone(), layer.handle().into())).collect()
         });
         let mut all: Vec<_> = of_toml.unwrap_or_default();
-        let domains = self.domains.load();
-        all.extend(domains.iter().map(|(name, domain)| (format!("domain {name}"), domain.operated())));
+        let mut domains: Vec<_> =
+            self.domains.load().iter().map(|(name, domain)| (name.clone(), domain.operated())).collect();
+        domains.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all.extend(domains.into_iter().map(|(name, limits)| (format!("domain {name}"), limits)));
         all
     }
 }
@@ -262,13 +263,22 @@ impl Toml {
         Ok(Self { config: Mutex::new(config), paths, routes, by_path })
     }
 
-    /// Notes that the policies of the routes were changed.
-    fn note_change(&self, words: Option<&FileWords<'_>>) {
-        for (domain, patterns) in self.routes.iter().zip(words.into_iter().flat_map(patterns)) {
-            if let Some(domain) = domain {
-                domain.note_change(patterns);
-            }
+    /// Changes the policies of the routes.
+    ///
+    /// # Errors
+    ///
+    /// If the file has a mistake. Then nothing has changed.
+    fn change(&self, file: &str, text: &str, words: Option<&FileWords<'_>>) -> Result<String, ConfigError> {
+        let after = words.map(patterns).unwrap_or_default();
+        let changing: Vec<_> =
+            self.routes.iter().zip(after).filter_map(|(it, after)| Some((it.as_ref()?, after))).collect();
+        let before: Vec<_> = changing.iter().map(|(domain, _)| domain.patterns()).collect();
+        changing.iter().for_each(|(domain, after)| domain.begin_change(after));
+        let changed = self.with_config(|config| config.change(file, text));
+        for ((domain, after), before) in changing.into_iter().zip(before) {
+            domain.end_change(if changed.is_ok() { after } else { before });
         }
+        changed.map(|changed| changed.to_string())
     }
 
     /// After a panic, some routes may have changed and others not; each is consistent.

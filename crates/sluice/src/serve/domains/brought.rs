@@ -51,6 +51,6 @@ impl BroughtLimits {
                 self.limits.get_or_init(|| limits)
             }
         };
-        Ok(Ruling::of(limits.decide(asked).await))
+        Ok(Ruling::of(limits.decide(asked).await, asked.selected_matches()))
     }
 }

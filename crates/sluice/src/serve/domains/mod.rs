@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::response::IntoResponse;
 use http::{Request, Response};
 use tower_sluice::direct::{self, Admission, On, Rejected};
+use tower_sluice::layer::Answering;
 use tower_sluice::policy::{Operate, PolicyError};
 use tower_sluice::{LimitsHandle, Policy, Rejection, RequestHead, Verdict};
 
@@ -93,37 +94,56 @@ impl Domain {
 
     /// Decides on the descriptors of a request.
     pub(crate) async fn decide(&self, asked: &Arc<Asked>) -> Ruling {
+        let reported = self.reported.load_full();
         match &self.limits {
-            DomainLimits::Rules { limits, .. } => Ruling::of(limits.decide(asked).await),
-            DomainLimits::Route { layer, .. } => {
+            DomainLimits::Rules { limits, .. } => {
+                Ruling { reported, ..Ruling::of(limits.decide(asked).await, asked.selected_matches()) }
+            }
+            DomainLimits::Route { layer, patterns } => {
                 // The route's policies read the heads of requests; this one has its descriptors, and nothing else.
                 let (mut head, ()) = Request::new(()).into_parts();
                 head.extensions.insert(asked.marks.clone());
                 head.extensions.insert(Arc::clone(asked));
-                Ruling::of_answer(answer(layer, &(&head).into()).await)
+                let head = RequestHead::from(&head);
+                // The policies that decide are those in force at this call. At each instant, the patterns are at least
+                // those of the policies in force: so the ones before and after the call have the policies that decide.
+                let before = patterns.load_full();
+                let answering = layer.answer(&head);
+                let after = patterns.load_full();
+                let mut matches = before.matching(asked);
+                if !Arc::ptr_eq(&before, &after) {
+                    let known = matches.len();
+                    let more = after.matching(asked).into_iter().filter(|it| !matches[..known].contains(it));
+                    let more: Vec<_> = more.collect();
+                    matches.extend(more);
+                }
+                Ruling { reported, ..Ruling::of_answer(answered(answering).await, matches) }
             }
         }
     }
 
-    /// The policies that each descriptor is charged to.
-    pub(crate) fn matches(&self, asked: &Asked) -> Vec<Match> {
-        match &self.limits {
-            DomainLimits::Route { patterns, .. } => patterns.load().matching(asked),
-            DomainLimits::Rules { .. } => asked.selected_matches(),
+    /// Notes that the policies of a route will be changed: until that is done, there are the patterns of both.
+    pub(crate) fn begin_change(&self, after: &Patterns) {
+        if let DomainLimits::Route { patterns, .. } = &self.limits {
+            let both = patterns.load().and(after);
+            patterns.store(Arc::new(both));
         }
     }
 
-    /// The limits of the policies, as responses report them.
-    pub(crate) fn reported(&self) -> Arc<ReportedLimits> {
-        self.reported.load_full()
-    }
-
-    /// Notes that the policies of a route were changed.
-    pub(crate) fn note_change(&self, patterns: Patterns) {
-        if let DomainLimits::Route { patterns: before, .. } = &self.limits {
-            before.store(Arc::new(patterns));
+    /// Notes which policies of a route are in force after a change, or after one that has failed.
+    pub(crate) fn end_change(&self, after: Patterns) {
+        if let DomainLimits::Route { patterns, .. } = &self.limits {
+            patterns.store(Arc::new(after));
         }
         self.report_again();
+    }
+
+    /// The patterns of a route in force.
+    pub(crate) fn patterns(&self) -> Patterns {
+        match &self.limits {
+            DomainLimits::Route { patterns, .. } => Patterns::clone(&patterns.load()),
+            DomainLimits::Rules { .. } => Patterns::default(),
+        }
     }
 
     fn report_again(&self) {
@@ -137,7 +157,11 @@ impl Domain {
 
 /// Answers a request as an app would behind the layer, that has nothing to say.
 pub(crate) async fn answer(layer: &LimitsHandle, head: &RequestHead<'_>) -> Response<Body> {
-    match layer.answer(head).await {
+    answered(layer.answer(head)).await
+}
+
+async fn answered(answering: Answering<'_>) -> Response<Body> {
+    match answering.await {
         Ok(admission) => admission.respond(Response::new(Body::empty())).map(Body::new),
         Err(response) => response.map(Body::new),
     }
@@ -148,22 +172,27 @@ pub(crate) struct Ruling {
     pub(crate) verdict: Option<Verdict>,
     /// The response to a rejected client; for an admitted one, its fields alone.
     pub(crate) response: Response<Body>,
+    /// The policies that each descriptor is charged to.
+    pub(crate) matches: Vec<Match>,
+    /// The limits of the policies, as responses report them.
+    pub(crate) reported: Arc<ReportedLimits>,
 }
 
 impl Ruling {
     /// Of the rules in a file. The caller does not say when a request is over.
-    fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>) -> Self {
-        match decided {
-            Ok(admission) => Self { verdict: admission.into_verdict(), response: Response::default() },
+    fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>, matches: Vec<Match>) -> Self {
+        let (verdict, response) = match decided {
+            Ok(admission) => (admission.into_verdict(), Response::default()),
             Err(rejected) => {
                 let verdict = Some(rejected.verdict().clone());
-                Self { verdict, response: Rejection::from(*rejected).into_response() }
+                (verdict, Rejection::from(*rejected).into_response())
             }
-        }
+        };
+        Self { verdict, response, matches, reported: Arc::default() }
     }
 
-    fn of_answer(response: Response<Body>) -> Self {
-        Self { verdict: response.extensions().get().cloned(), response }
+    fn of_answer(response: Response<Body>, matches: Vec<Match>) -> Self {
+        Self { verdict: response.extensions().get().cloned(), response, matches, reported: Arc::default() }
     }
 
     /// Whether a limit rejects the request.

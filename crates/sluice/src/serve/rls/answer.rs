@@ -14,7 +14,7 @@ use tower_sluice::rejection::PolicyVerdict;
 
 use super::proto::{Code, CurrentLimit, DescriptorStatus, HeaderValue, RateLimitResponse};
 use crate::descriptors::{Asked, Match, Selection};
-use crate::serve::domains::{Domain, ReportedLimit, ReportedLimits, Ruling, Selections};
+use crate::serve::domains::{ReportedLimit, ReportedLimits, Ruling, Selections};
 
 /// Makes the response to a request whose descriptors were decided on together.
 ///
@@ -24,19 +24,17 @@ use crate::serve::domains::{Domain, ReportedLimit, ReportedLimits, Ruling, Selec
 pub(super) async fn answer(
     asked: &Asked,
     selections: &Selections,
-    domain: &Domain,
     ruling: Ruling,
 ) -> Result<RateLimitResponse, Status> {
     check_decided(&ruling)?;
     let is_rejected = ruling.is_rejected();
-    let Ruling { verdict, response } = ruling;
-    let (matched, reported) = (domain.matches(asked), domain.reported());
+    let Ruling { verdict, response, matches, reported } = ruling;
     let statuses: Vec<_> = (0..asked.descriptors.len())
         .map(|descriptor| {
             if selections.unlimited.contains(&descriptor) {
                 return unlimited();
             }
-            let matched = matched.iter().filter(|it| it.descriptor == descriptor);
+            let matched = matches.iter().filter(|it| it.descriptor == descriptor);
             status_of(asked, matched, verdict.as_ref(), &reported)
         })
         .collect();
@@ -109,11 +107,15 @@ pub(super) fn status_of<'a>(
         });
         Decided { matched, selection, policy, is_over }
     });
-    // A policy that was not asked, since another rejected the request before, says the least.
-    let decisive = decided.min_by_key(|it| match it.policy.map(PolicyVerdict::decision) {
-        Some(decision) if it.is_over => (0, Reverse(decision.retry_after().unwrap_or(Duration::MAX)), 0),
-        Some(decision) => (1, Reverse(Duration::ZERO), decision.remaining()),
-        None => (2, Reverse(Duration::ZERO), 0),
+    // A policy that was not asked, since another rejected the request before, says the least. Of two that say the same,
+    // the one that is enforced is reported.
+    let decisive = decided.min_by_key(|it| {
+        let is_shadow = it.policy.is_some_and(PolicyVerdict::is_shadow);
+        match it.policy.map(PolicyVerdict::decision) {
+            Some(decision) if it.is_over => (0, Reverse(decision.retry_after().unwrap_or(Duration::MAX)), 0, is_shadow),
+            Some(decision) => (1, Reverse(Duration::ZERO), decision.remaining(), is_shadow),
+            None => (2, Reverse(Duration::ZERO), 0, is_shadow),
+        }
     });
     let Some(Decided { matched, selection, policy, is_over }) = decisive else { return without_rule() };
     let decision = policy.map(PolicyVerdict::decision);

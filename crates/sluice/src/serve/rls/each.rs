@@ -121,8 +121,8 @@ impl Part<'_> {
             Some(_) => self.selector.brought.decide(&asked).await.map_err(Status::internal)?,
         };
         answer::check_decided(&ruling)?;
-        let (matched, reported) = (asked.selected_matches(), self.domain.reported());
-        Ok((answer::status_of(&asked, &matched, ruling.verdict.as_ref(), &reported), ruling))
+        let Ruling { verdict, matches, reported, .. } = &ruling;
+        Ok((answer::status_of(&asked, matches, verdict.as_ref(), reported), ruling))
     }
 }
 

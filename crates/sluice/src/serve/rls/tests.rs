@@ -418,3 +418,47 @@ async fn many_rules_cost_no_more_than_few() {
         .await;
     }
 }
+
+/// Envoy would advertise a limit that rejects nothing.
+#[tokio::test]
+async fn of_a_shadow_and_a_limit_that_leave_the_same_the_limit_is_reported() {
+    let policy = |name: &str, per: &str, more: &str| {
+        format!(
+            "[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = 3\nper = \"{per}\"\nkey = \
+             \"descriptor:user\"\n{more}\n"
+        )
+    };
+    let toml = ["[[route]]\npath = \"/shop\"\n", &policy("shadow", "1h", "shadow = true"), &policy("real", "24h", "")]
+        .concat();
+    let limits = limits(&Texts { config: Some(("limits.toml".to_owned(), toml)), ..Texts::default() });
+    for _ in 0..4 {
+        let response = ask(&limits, "shop", vec![descriptor("user=u")]).await;
+        assert_eq!(response.statuses[0].current_limit.as_ref().unwrap().name, "real");
+    }
+}
+
+/// `(shared)` was taken for a name.
+#[tokio::test]
+async fn an_operator_acts_on_the_key_that_all_requests_share() {
+    let toml = "[[route]]\npath = \"/gold\"\n[[route.policy]]\nname = \"one\"\nalgorithm = \"fixed-window\"\nlimit = 3\nper = \
+                \"1h\"\nkey = \"descriptor:plan=gold\"\n";
+    let texts = Texts {
+        config: Some(("limits.toml".to_owned(), toml.to_owned())),
+        envoy: vec![(
+            "limits.yaml".to_owned(),
+            "{domain: shop, descriptors: [{key: plan, value: gold, rate_limit: {unit: hour, requests_per_unit: 3}}]}"
+                .to_owned(),
+        )],
+        ..Texts::default()
+    };
+    let limits = limits(&texts);
+    for (domain, operated) in [("gold", "/gold"), ("shop", "domain shop")] {
+        let all = limits.operated();
+        let (_, operated) = all.iter().find(|(name, _)| name == operated).unwrap();
+        let policy = operated.policies()[0].name().to_owned();
+        assert_eq!(ask(&limits, domain, vec![hits("plan=gold", 2)]).await.overall_code(), Code::Ok);
+        assert_eq!(operated.peek(&policy, "(shared)").await.unwrap().decision().remaining(), 1);
+        let _ = operated.ban(&policy, "(shared)", std::time::Duration::from_secs(60), "a test").await.unwrap();
+        assert_eq!(ask(&limits, domain, vec![descriptor("plan=gold")]).await.overall_code(), Code::OverLimit);
+    }
+}

@@ -61,5 +61,5 @@ async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Resu
 async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
     let asked = Arc::new(asked);
     let ruling = domain.decide(&asked).await;
-    answer::answer(&asked, selections, domain, ruling).await
+    answer::answer(&asked, selections, ruling).await
 }
