@@ -178,8 +178,8 @@ enum State<D: Translate> {
 }
 
 impl<D: Decide> Deciding<D> {
-    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue; charges
-    /// of other policies stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
+    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue;
+    /// charges of other policies stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     #[must_use = "a rejected subject must not be processed"]
     pub fn at_once(self) -> Option<Decided<D>> {
         match self.0 {
