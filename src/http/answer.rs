@@ -11,7 +11,7 @@ use http::{Extensions, Method, Response};
 use crate::engine::direct::Admission;
 use crate::engine::domain::Http;
 use crate::engine::evaluate::{self, Decide};
-use crate::engine::outcome::{Evaluation, Rejected, Waiting};
+use crate::engine::outcome::{Evaluation, Waiting};
 use crate::engine::reload::{LayerState, LimitsHandle};
 use crate::http::body::RejectionBody;
 use crate::http::head::RequestHead;
@@ -62,7 +62,7 @@ impl LimitsHandle {
         };
         Answering(match evaluation {
             Evaluation::Admitted(admitted) => State::Answered(Some(Ok(admission(admitted, head)))),
-            Evaluation::Rejected(rejected) => State::Answered(Some(Err(reply(layer, rejected, head)))),
+            Evaluation::Rejected(rejected) => State::Answered(Some(Err(Http::reply(layer, rejected, head)))),
             Evaluation::Replied(response) => State::Answered(Some(Err(response))),
             Evaluation::Pending(waiting) => State::Waiting { waiting, layer: Arc::clone(layer), head: *head },
         })
@@ -91,10 +91,6 @@ fn admission(mut admitted: Annotations, head: &RequestHead<'_>) -> Admission<Htt
     Admission::new(admitted)
 }
 
-fn reply(layer: &LayerState<Http>, rejected: Rejected<Http>, head: &RequestHead<'_>) -> Response<RejectionBody> {
-    Http::reply(layer, rejected, head)
-}
-
 impl Future for Answering<'_> {
     type Output = Answered;
 
@@ -106,7 +102,7 @@ impl Future for Answering<'_> {
             State::Answered(answered) => Poll::Ready(answered.take().expect("polled after it was ready")),
             State::Waiting { waiting, layer, head } => Poll::Ready(match ready!(waiting.as_mut().poll(context)) {
                 Ok(admitted) => Ok(admission(admitted, head)),
-                Err(rejected) => Err(reply(layer, *rejected, head)),
+                Err(rejected) => Err(Http::reply(layer, *rejected, head)),
             }),
         }
     }

@@ -164,15 +164,13 @@ impl Replay {
         let answered = Answered::of(deciding.at_once().expect("it does not wait"), answer);
         if let Some(verdict) = &answered.verdict {
             for policy in policies {
-                let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
-                let decided_key = decided.and_then(PolicyVerdict::key);
-                let made_key = if decided_key.is_none() { key(policy) } else { None };
-                let key = decided_key.or(made_key.as_ref());
+                let key = key(policy);
                 // A policy that did not decide on an admitted request does not apply to it.
-                if let Some(key) = key.filter(|_| decided.is_some() || !verdict.is_allowed()) {
+                let applies = !verdict.is_allowed() || decided_by(policy, verdict).is_some();
+                if let Some(key) = key.as_ref().filter(|_| applies) {
                     policy.note_demand(key, arrival.nanos);
                 }
-                record(policy, key, limits, arrival, &answered, arrival.nanos);
+                record(policy, key.as_ref(), limits, arrival, &answered, arrival.nanos);
             }
         }
         Sent::Answered(answered.status)
@@ -207,6 +205,11 @@ fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
     layer.verdict().fields(RateLimitFields::none())
 }
 
+/// The decision of a policy, if it has decided.
+fn decided_by<'a>(policy: &PolicyCounts, verdict: &'a Verdict) -> Option<&'a PolicyVerdict> {
+    verdict.policies().iter().find(|decided| decided.name() == policy.name())
+}
+
 /// Counts an answered request with a policy of its route, by the key that the policy makes of it.
 fn record(
     policy: &mut PolicyCounts,
@@ -227,8 +230,7 @@ fn record(
         } += 1;
         return;
     };
-    let decided = verdict.policies().iter().find(|decided| decided.name() == policy.name());
-    let Some(decided) = decided.filter(|decided| !decided.is_passed_over()) else { return };
+    let Some(decided) = decided_by(policy, verdict).filter(|decided| !decided.is_passed_over()) else { return };
     let decision = decided.decision();
     if decision.is_allowed() {
         // The others would have admitted a request that one rejects, and were not charged.

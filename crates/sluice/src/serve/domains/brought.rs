@@ -51,6 +51,7 @@ impl BroughtLimits {
                 self.limits.get_or_init(|| limits)
             }
         };
-        Ok(Ruling::of(limits.decide(asked).await, asked.selected_matches()))
+        // Each request brings the limit that is reported.
+        Ok(Ruling::of(limits.decide(asked).await, asked.selected_matches(), Arc::default()))
     }
 }

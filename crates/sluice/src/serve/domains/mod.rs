@@ -97,7 +97,7 @@ impl Domain {
         let reported = self.reported.load_full();
         match &self.limits {
             DomainLimits::Rules { limits, .. } => {
-                Ruling { reported, ..Ruling::of(limits.decide(asked).await, asked.selected_matches()) }
+                Ruling::of(limits.decide(asked).await, asked.selected_matches(), reported)
             }
             DomainLimits::Route { layer, patterns } => {
                 // The route's policies read the heads of requests; this one has its descriptors, and nothing else.
@@ -110,14 +110,12 @@ impl Domain {
                 let before = patterns.load_full();
                 let answering = layer.answer(&head);
                 let after = patterns.load_full();
-                let mut matches = before.matching(asked);
-                if !Arc::ptr_eq(&before, &after) {
-                    let known = matches.len();
-                    let more = after.matching(asked).into_iter().filter(|it| !matches[..known].contains(it));
-                    let more: Vec<_> = more.collect();
-                    matches.extend(more);
-                }
-                Ruling { reported, ..Ruling::of_answer(answered(answering).await, matches) }
+                let matches = match Arc::ptr_eq(&before, &after) {
+                    true => before.matching(asked),
+                    false => before.and(&after).matching(asked),
+                };
+                let response = answered(answering).await;
+                Ruling { verdict: response.extensions().get().cloned(), response, matches, reported }
             }
         }
     }
@@ -180,7 +178,11 @@ pub(crate) struct Ruling {
 
 impl Ruling {
     /// Of the rules in a file. The caller does not say when a request is over.
-    fn of(decided: Result<Admission<On<Asked>>, Box<Rejected>>, matches: Vec<Match>) -> Self {
+    fn of(
+        decided: Result<Admission<On<Asked>>, Box<Rejected>>,
+        matches: Vec<Match>,
+        reported: Arc<ReportedLimits>,
+    ) -> Self {
         let (verdict, response) = match decided {
             Ok(admission) => (admission.into_verdict(), Response::default()),
             Err(rejected) => {
@@ -188,11 +190,7 @@ impl Ruling {
                 (verdict, Rejection::from(*rejected).into_response())
             }
         };
-        Self { verdict, response, matches, reported: Arc::default() }
-    }
-
-    fn of_answer(response: Response<Body>, matches: Vec<Match>) -> Self {
-        Self { verdict: response.extensions().get().cloned(), response, matches, reported: Arc::default() }
+        Self { verdict, response, matches, reported }
     }
 
     /// Whether a limit rejects the request.
