@@ -53,8 +53,9 @@ struct Departure {
     paid: u64,
     /// How often the rules have changed since its future has seen it.
     changes: u32,
-    /// When it is paid for at the rate at which it was charged, in nanoseconds.
-    first_paid: u64,
+    /// When it is paid for at the slower one of the rates at which its receipt may be read, in nanoseconds: that of the
+    /// charge, and that of the first change after it.
+    last_paid: u64,
 }
 
 pub(super) struct Oracle {
@@ -113,8 +114,8 @@ impl Oracle {
     fn depart(&mut self, now: u64, number: usize, cost: u64) {
         let limit = self.present().limit;
         self.paid = self.paid.max(now * limit) + cost * PERIOD;
-        let first_paid = self.paid.div_ceil(limit);
-        self.departures.push(Departure { number, cost, paid: self.paid, changes: 0, first_paid });
+        let last_paid = self.paid.div_ceil(limit);
+        self.departures.push(Departure { number, cost, paid: self.paid, changes: 0, last_paid });
     }
 
     /// Releases the waiters that are due.
@@ -215,7 +216,7 @@ impl Oracle {
     /// Whether the queue may have forgotten, with a key that owes nothing, under which quota a charge was made that
     /// another refund or a faster quota has paid too soon. What a refund of it returns is then not defined.
     pub(super) fn is_undefined(&self, now: u64) -> bool {
-        self.has_had_own && self.is_idle(now) && self.departures.iter().any(|departure| departure.first_paid > now)
+        self.has_had_own && self.is_idle(now) && self.departures.iter().any(|departure| departure.last_paid > now)
     }
 
     /// Whether nobody waits, and nothing is owed.
@@ -232,6 +233,7 @@ impl Oracle {
             departure.changes += 1;
             // A receipt is good for one change.
             departure.paid = if departure.changes > 1 { 0 } else { carried(departure.paid) };
+            departure.last_paid = departure.last_paid.max(departure.paid.div_ceil(limit));
         }
     }
 

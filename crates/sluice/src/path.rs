@@ -46,7 +46,16 @@ impl<'a> Target<'a> {
     /// Reads a target, such as `/search?q=tea`, or with a scheme and a host in front. Drops a fragment: clients have no
     /// reason to send one, nginx hands it on, and apps drop it. Returns `None` if there is no path, as in `OPTIONS *`.
     pub(crate) fn read(target: &'a [u8]) -> Option<Self> {
-        let target = memchr(b'#', target).map_or(target, |at| &target[..at]);
+        // Nearly all targets are a path in its one spelling, and perhaps a query.
+        let normal = normal_length(target);
+        if normal > 0 && target.get(normal).is_none_or(|behind| *behind == b'?') {
+            let (written, rest) = target.split_at(normal);
+            let query = rest.get(1..).map(without_fragment);
+            // No error: all bytes of such a path are ASCII.
+            let path = Cow::Borrowed(std::str::from_utf8(written).ok()?);
+            return Some(Self { written, path, query, is_normal: true });
+        }
+        let target = without_fragment(target);
         let (written, query) = match memchr(b'?', target) {
             Some(at) => (&target[..at], Some(&target[at + 1..])),
             None => (target, None),
@@ -142,7 +151,7 @@ pub(crate) fn folded(path: &str, ignored: PathIgnores) -> String {
 /// Without `parameters`, whatever is behind a `;` in a segment is dropped first, as servlet containers do: `/a/..;/b`
 /// is `/b` for them.
 pub(crate) fn normalized(path: &[u8], without_parameters: bool) -> Cow<'_, str> {
-    if !without_parameters && path.first() == Some(&b'/') && is_normal(path) {
+    if !without_parameters && !path.is_empty() && normal_length(path) == path.len() {
         if let Ok(path) = std::str::from_utf8(path) {
             return Cow::Borrowed(path);
         }
@@ -199,19 +208,28 @@ pub(crate) fn percent_decoded(text: &[u8]) -> Vec<u8> {
     decoded
 }
 
-/// Whether a path is in its one spelling for sure, as nearly all are.
-fn is_normal(path: &[u8]) -> bool {
+fn without_fragment(target: &[u8]) -> &[u8] {
+    memchr(b'#', target).map_or(target, |at| &target[..at])
+}
+
+/// The length of the path at the begin of a target, up to where it may not be in its one spelling. Zero if the target does
+/// not begin with a path.
+fn normal_length(target: &[u8]) -> usize {
+    if target.first() != Some(&b'/') {
+        return 0;
+    }
     let mut before = b' ';
-    path.iter().all(|byte| {
+    let end = target.iter().position(|byte| {
         let is_normal = match byte {
-            b'%' => false,
+            b'%' | b'?' => false,
             // An empty segment, or perhaps one of dots.
             b'/' | b'.' if before == b'/' => false,
             byte => IS_IN_PATH[usize::from(*byte)],
         };
         before = *byte;
-        is_normal
-    })
+        !is_normal
+    });
+    end.unwrap_or(target.len())
 }
 
 /// Decodes what stands for an unreserved character, and encodes what no path can have.

@@ -16,13 +16,13 @@ pub use self::builder::LimitsBuilder;
 pub(crate) use self::rejected::Problem;
 pub use self::rejected::Rejected;
 use super::domain::{Domain, On};
-use super::evaluate::{Decide, admit_exempt, evaluate};
+use super::evaluate::{Decide, admit_exempt, evaluate_or, reject_plain};
 use super::key::text::Content;
 use super::key::{KeyError, KeyExtractor, KeyTextError};
 use super::outcome::{Evaluation, Waiting};
 use super::policy::{IntoPolicies, Policy, PolicyError};
 use super::reload::LimitsHandle;
-use super::translate::Translate;
+use super::translate::{Reading, Translate};
 use crate::limiter::IntoLimiter;
 use crate::values::PartitionKey;
 
@@ -149,16 +149,17 @@ impl<D: Decide> LimitsHandle<D> {
     pub fn decide(&self, subject: &D::Subject<'_>) -> Deciding<D> {
         let layer = self.layer();
         let in_force = layer.load();
-        // A transaction makes no replies.
+        let reject = |decided: Reading<'_>| reject_plain(layer, &in_force, decided, subject, Evaluation::Rejected);
         let evaluation = match D::REPLIES {
             _ if D::exempts(layer, &in_force, subject) => Evaluation::Admitted(admit_exempt(layer, &in_force)),
-            false => evaluate(layer, &in_force, subject),
-            true => (layer.longer_path().transaction)(layer, &in_force, subject),
+            // The path of a single policy whose requests hold units may reply. A transaction does not.
+            true if !in_force.is_plain() => (layer.longer_path().transaction)(layer, &in_force, subject),
+            _ => evaluate_or(layer, &in_force, subject, reject),
         };
         Deciding(match evaluation {
             Evaluation::Admitted(admitted) => State::Decided(Some(Ok(Admission::new(admitted)))),
             Evaluation::Rejected(rejected) => State::Decided(Some(Err(Box::new(rejected.rejection)))),
-            Evaluation::Replied(_) => unreachable!("a transaction makes rejections"),
+            Evaluation::Replied(_) => unreachable!("only a policy that holds units replies"),
             Evaluation::Pending(waiting) => State::Waiting(waiting),
         })
     }

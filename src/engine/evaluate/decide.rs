@@ -9,7 +9,7 @@ use crate::engine::translate::{Reading, Translate};
 
 /// A domain whose subjects are evaluated. What only the evaluation can name is here, and the rest in [`Translate`].
 pub(crate) trait Decide: Translate {
-    /// Whether [`reject_plain`](Self::reject_plain) replies, so that there is no rejection to return.
+    /// Whether rejected subjects are answered with [replies](Self::reply), which the shorter paths make at once.
     const REPLIES: bool;
 
     /// Rejects a subject by the only policy, a plain one. Calls [`reject_plain`](super::reject_plain), which

@@ -75,6 +75,17 @@ pub(crate) fn evaluate<D: Decide>(
     in_force: &Arc<InForce<D>>,
     head: &D::Subject<'_>,
 ) -> Evaluation<D> {
+    evaluate_or(layer, in_force, head, |decided| D::reject_plain(layer, in_force, decided, head))
+}
+
+/// Evaluates a subject. `reject` makes the rejection of a single plain policy.
+#[inline]
+pub(crate) fn evaluate_or<D: Decide>(
+    layer: &Arc<LayerState<D>>,
+    in_force: &Arc<InForce<D>>,
+    head: &D::Subject<'_>,
+    reject: impl FnOnce(Reading<'_>) -> Evaluation<D>,
+) -> Evaluation<D> {
     let scope = Scope { layer, in_force };
     let policy = match (&*in_force.policies, in_force.is_plain()) {
         ([policy], true) => policy,
@@ -116,7 +127,7 @@ pub(crate) fn evaluate<D: Decide>(
         }
         if decision.ban().is_none() {
             policy.report_health(None);
-            return D::reject_plain(layer, in_force, decided, head);
+            return reject(decided);
         }
     }
     // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.

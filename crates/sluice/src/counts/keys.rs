@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hasher};
+use std::hint::black_box;
 
 use tower_sluice::PartitionKey;
 
-use super::demand::Demand;
+use super::demand::{Demand, Measure};
 
 /// The keys that are counted exactly. With more, a sample stands for all. So many fit into a hash table of 2^17 places.
 const MOST_KEYS: usize = 7 << 14;
@@ -17,11 +18,29 @@ const MOST_OFFENDERS: usize = 1 << 12;
 /// A key is in the sample if its hash begins with `halvings` zero bits. So each key is in it with the same probability,
 /// however many requests it sends, and a key that is in it was counted from its first request on: once the table is
 /// full, the sample is halved, and only drops keys.
-#[derive(Default)]
+///
+/// Notes wait until there are some, so that the processor fetches the records of several keys at once. A replay of many
+/// clients would wait for each record as long as for all else that a request takes.
 pub(crate) struct Keys {
+    measure: Measure,
+    /// The units of a request.
+    cost: u64,
     records: HashMap<u64, KeyRecord, BuildHasherDefault<IsHash>>,
     halvings: u32,
+    /// In the order in which they came.
+    notes: Vec<(u64, Note)>,
 }
+
+/// What is counted of a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Note {
+    /// It asked at this time, in nanoseconds.
+    Asked(u64),
+    Rejected,
+}
+
+/// The notes that wait, at most.
+const MOST_NOTES: usize = 64;
 
 /// A key of the sample.
 #[derive(Default)]
@@ -39,8 +58,44 @@ pub(crate) fn hash(key: &PartitionKey) -> u64 {
 }
 
 impl Keys {
+    /// No keys, whose requests will cost this many units each.
+    pub(crate) fn new(measure: Measure, cost: u64) -> Self {
+        Self { measure, cost, records: HashMap::default(), halvings: 0, notes: Vec::new() }
+    }
+
+    /// Notes something about the key of a hash. It counts once the notes are [settled](Self::settle).
+    pub(crate) fn note(&mut self, hash: u64, note: Note) {
+        if is_sampled(hash, self.halvings) {
+            self.notes.push((hash, note));
+            if self.notes.len() >= MOST_NOTES {
+                self.settle();
+            }
+        }
+    }
+
+    /// Counts what was noted.
+    pub(crate) fn settle(&mut self) {
+        let mut notes = std::mem::take(&mut self.notes);
+        // None of these look-ups waits for another.
+        black_box(
+            notes.iter().filter_map(|(hash, _)| self.records.get(hash)).fold(0, |sum, record| sum ^ record.requests),
+        );
+        let (measure, cost) = (self.measure, self.cost);
+        for (hash, note) in notes.drain(..) {
+            let Some(record) = self.record(hash) else { continue };
+            match note {
+                Note::Asked(now) => {
+                    record.requests += 1;
+                    record.demand.note(measure, now, cost);
+                }
+                Note::Rejected => record.rejected += 1,
+            }
+        }
+        self.notes = notes;
+    }
+
     /// The record of a key, if it is in the sample.
-    pub(crate) fn record(&mut self, hash: u64) -> Option<&mut KeyRecord> {
+    fn record(&mut self, hash: u64) -> Option<&mut KeyRecord> {
         if !is_sampled(hash, self.halvings) {
             return None;
         }
@@ -53,6 +108,7 @@ impl Keys {
         Some(self.records.entry(hash).or_default())
     }
 
+    /// The record of a key, if it is in the sample. As the counts below, it has only what is [settled](Self::settle).
     pub(crate) fn get(&self, hash: u64) -> Option<&KeyRecord> {
         self.records.get(&hash)
     }
@@ -153,14 +209,15 @@ mod tests {
 
     #[test]
     fn a_sample_stands_for_all_keys() {
-        let mut keys = Keys::default();
+        let mut keys = Keys::new(Measure::None, 1);
         let distinct = 10 * MOST_KEYS as u64;
         for number in 0..distinct {
-            if let Some(record) = keys.record(hash(&number.into())) {
-                record.requests += 1;
-                record.rejected += number % 4 / 3;
+            keys.note(hash(&number.into()), Note::Asked(number));
+            if number % 4 == 3 {
+                keys.note(hash(&number.into()), Note::Rejected);
             }
         }
+        keys.settle();
         assert!(!keys.is_exact() && keys.records.len() <= MOST_KEYS);
         // Some 70,000 keys are in the sample, so that its error is below 2 %.
         let about = |estimate: u64, exact: u64| estimate.abs_diff(exact) * 50 < exact;

@@ -7,7 +7,7 @@ use tower_sluice::PartitionKey;
 use tower_sluice::limiter::Terms;
 
 use super::demand::{Measure, quantile};
-use super::keys::{self, Keys, Offenders};
+use super::keys::{self, Keys, Note, Offenders};
 use super::timeline::{Timeline, WorstMinutes};
 use crate::log::Place;
 use crate::words::PolicyWords;
@@ -66,16 +66,17 @@ const HASHED: &str = "(a long key)";
 
 impl PolicyCounts {
     pub(crate) fn new(words: PolicyWords, terms: Option<Terms>) -> Self {
+        let measure = if words.is_staggered || words.has_plans { Measure::None } else { Measure::of(terms) };
         Self {
             key_parts: words.keys.iter().map(|part| (part.clone(), 0)).collect(),
-            measure: if words.is_staggered || words.has_plans { Measure::None } else { Measure::of(terms) },
+            measure,
+            keys: Keys::new(measure, words.cost),
             words,
             admitted: 0,
             rejected: 0,
             without_key: WithoutKey::default(),
             // Of three significant digits, as large as the longest wait needs.
             waits: Histogram::new(3).expect("three digits are allowed"),
-            keys: Keys::default(),
             offenders: Offenders::default(),
             first: None,
             minutes: WorstMinutes::default(),
@@ -89,11 +90,7 @@ impl PolicyCounts {
 
     /// Notes that a key asked, on its arrival.
     pub(crate) fn note_demand(&mut self, key: &PartitionKey, now: u64) {
-        let (measure, cost) = (self.measure, self.words.cost);
-        if let Some(record) = self.keys.record(keys::hash(key)) {
-            record.requests += 1;
-            record.demand.note(measure, now, cost);
-        }
+        self.keys.note(keys::hash(key), Note::Asked(now));
     }
 
     pub(crate) fn note_admitted(&mut self, delay: Duration, now: u64) {
@@ -120,9 +117,7 @@ impl PolicyCounts {
         self.minutes.note(now);
         self.first.get_or_insert_with(|| FirstRejection { nanos: now, place, key: text() });
         let hash = keys::hash(key);
-        if let Some(record) = self.keys.record(hash) {
-            record.rejected += 1;
-        }
+        self.keys.note(hash, Note::Rejected);
         self.offenders.note(hash, text);
     }
 

@@ -387,12 +387,14 @@ impl Session {
         }
     }
 
-    /// Lets the requests that wait have their turns.
+    /// Lets the requests that wait have their turns, and completes the counts.
     pub(crate) fn finish(&mut self) {
         self.runtime().block_on(async {
             while let Some(answered) = self.waiting.next().await {
                 self.record(&answered);
             }
         });
+        let routes = self.replays.iter_mut().flat_map(|replay| &mut replay.limited);
+        routes.flat_map(|route| &mut route.policies).for_each(|policy| policy.keys.settle());
     }
 }
