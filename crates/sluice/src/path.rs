@@ -212,8 +212,8 @@ fn without_fragment(target: &[u8]) -> &[u8] {
     memchr(b'#', target).map_or(target, |at| &target[..at])
 }
 
-/// The length of the path at the begin of a target, up to where it may not be in its one spelling. Zero if the target does
-/// not begin with a path.
+/// The length of the path at the begin of a target, up to where it may not be in its one spelling. Zero if there is no
+/// path.
 fn normal_length(target: &[u8]) -> usize {
     if target.first() != Some(&b'/') {
         return 0;

@@ -77,10 +77,19 @@ impl fmt::Display for Rejected {
             write!(f, "{} `{}`", if index == 0 { "" } else { "," }, policy.name())?;
         }
         match self.retry_after {
-            Some(wait) => write!(f, "; retry in {wait:?}"),
+            Some(wait) => write!(f, "; retry in {:?}", rounded_up(wait)),
             None if self.may_retry => Ok(()),
             None => f.write_str(", and no wait helps"),
         }
+    }
+}
+
+/// For people: a wait of whole seconds, or of whole milliseconds below one second.
+fn rounded_up(wait: Duration) -> Duration {
+    let (seconds, nanos) = (wait.as_secs(), wait.subsec_nanos());
+    match seconds {
+        0 => Duration::from_millis(nanos.div_ceil(1_000_000).into()),
+        _ => Duration::from_secs(seconds.saturating_add(u64::from(nanos > 0))),
     }
 }
 
@@ -90,6 +99,25 @@ impl Error for Rejected {
         match &self.problem {
             Some(Problem::Failure { error, .. }) => Some(error),
             Some(Problem::NoKey(_)) | None => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_are_rounded_up() {
+        for (wait, shown) in [
+            (Duration::ZERO, "0ns"),
+            (Duration::from_nanos(1), "1ms"),
+            (Duration::from_nanos(999_000_001), "1s"),
+            (Duration::from_millis(59_999), "60s"),
+            (Duration::from_secs(3_600), "3600s"),
+            (Duration::MAX, "18446744073709551615s"),
+        ] {
+            assert_eq!(format!("{:?}", rounded_up(wait)), shown);
         }
     }
 }

@@ -19,8 +19,8 @@ const MOST_OFFENDERS: usize = 1 << 12;
 /// however many requests it sends, and a key that is in it was counted from its first request on: once the table is
 /// full, the sample is halved, and only drops keys.
 ///
-/// Notes wait until there are some, so that the processor fetches the records of several keys at once. A replay of many
-/// clients would wait for each record as long as for all else that a request takes.
+/// Notes wait until there are some, so that the processor fetches the records of several keys at once: those of many
+/// clients are in no cache.
 pub(crate) struct Keys {
     measure: Measure,
     /// The units of a request.
