@@ -178,7 +178,8 @@ impl Oracle {
     pub(super) fn refund(&mut self, now: u64, number: usize) {
         if let Some(departure) = self.departures.iter().find(|departure| departure.number == number) {
             let owed = departure.paid.saturating_sub(now * self.present().limit);
-            self.paid -= owed.min(departure.cost * PERIOD);
+            // Another refund may have paid for it before.
+            self.paid = self.paid.saturating_sub(owed.min(departure.cost * PERIOD));
         }
         self.departures.retain(|departure| departure.number != number);
         self.release(now);
