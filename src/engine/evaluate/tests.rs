@@ -15,14 +15,16 @@ use crate::engine::domain::Http;
 use crate::engine::evaluate::Decide;
 use crate::engine::outcome::{Evaluated, Evaluation, Waiting};
 use crate::engine::policy::{Hook, IntoPolicies, Policy};
+use crate::engine::reason::Reason;
 use crate::engine::reload::LongerPath;
 use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
 use crate::http::head::RequestHead;
+use crate::key::{KeyCharge, KeyError, KeyExtractor};
 use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{
-    Answer, Answers, Ask, Batching, Claim, Decision, Description, FailureMode, Formula, Inheritance, LimiterError,
-    MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Room, Terms,
+    Answer, Answers, Ask, Batching, ChargingOnce, Claim, Decision, Description, FailureMode, Formula, Inheritance,
+    LimiterError, MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Retry, Room, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -62,6 +64,23 @@ impl Limiter for Scripted {
 
     fn inherit(&self, _: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         Some(Inheritance::in_place())
+    }
+}
+
+/// Looks at a key, and charges none.
+struct Looks;
+
+impl KeyExtractor for Looks {
+    fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
+        Ok(PartitionKey::SHARED)
+    }
+
+    fn has_several(&self) -> bool {
+        true
+    }
+
+    fn extract_all(&self, _: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
+        Ok(vec![KeyCharge::new(PartitionKey::SHARED).peek()])
     }
 }
 
@@ -132,6 +151,41 @@ fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits(
     // Likewise if the first charge is rejected.
     assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
+}
+
+/// Likewise if a policy answers later, so that the path is that of a transaction.
+#[test]
+fn a_transaction_peeks_before_it_charges() {
+    let log = Log::default();
+    let first = || remote(&log, "a", "a", [true; 2], 1);
+    assert_eq!(status(&layer([first(), remote(&log, "b", "b", [false; 2], 2)])), 503);
+    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1"]);
+}
+
+#[test]
+fn a_rejection_shows_units_left_without_its_charge() {
+    let log = Log::default();
+    // Rejected by the precheck, and by the charge.
+    for admits in [[false; 2], [true, false]] {
+        let response = respond(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", admits)]));
+        let fields = response.headers()["ratelimit"].to_str().unwrap().to_owned();
+        assert!(fields.contains("\"a\";r=9"), "{fields}");
+    }
+}
+
+/// A transaction whose first policy looks at its key, and charges nothing: so nothing is refunded, and its fields have
+/// the units that are left.
+#[test]
+fn a_look_is_neither_charged_nor_refunded() {
+    let log = Log::default();
+    let looks = || scripted(&log, "a", [true; 2]).key(Looks);
+    let fields = |response: Response<()>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
+    let admitted = fields(respond(&layer([looks(), scripted(&log, "b", [true; 2])])));
+    assert!(admitted.contains("\"a\";r=9"), "{admitted}");
+    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1", "b Charge 1"]);
+    let rejected = fields(respond(&layer([looks(), scripted(&log, "b", [true, false])])));
+    assert!(rejected.contains("\"a\";r=9"), "{rejected}");
+    assert_eq!(taken(&log), ["b Peek 1", "a Peek 1", "b Charge 1"]);
 }
 
 /// Rejects the first question and admits the next, as if a charge were refunded in between.
@@ -463,6 +517,137 @@ fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
     assert!(passes);
     let in_one_call = ["b Peek 1", "a charged in a batch", "c read in a batch"];
     assert_eq!(questions, [&in_one_call[..], &["b Charge 1", "a refund 1", "c Charge 1"]].concat());
+    // A part of an alternative goes with the rest of it: a call for `a` and `c` would charge `c` before `b` is asked.
+    let tree = on("a", false, 1).or_else(on("b", true, 2).and(on("c", true, 1)));
+    let (passes, questions) = asked(&log, tree);
+    assert!(passes);
+    assert_eq!(questions, ["a Charge 1", "b Charge 1", "c Charge 1"]);
+}
+
+/// A limiter whose server is out of reach.
+struct OutOfReach;
+
+impl Limiter for OutOfReach {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        LimiterError::new("out of reach").into()
+    }
+}
+
+#[test]
+fn what_no_luck_would_admit_is_no_failure() {
+    fn reason(last: impl IntoPolicies) -> Reason {
+        let failing = Policy::new("failing", Arc::new(OutOfReach)).on_failure(FailureMode::Reject);
+        let layer = layer(failing.or_else(scripted(&Log::default(), "other", [true; 2])).and(last));
+        match evaluate(&layer, &layer.load(), &RequestHead::from(&Request::new(()))) {
+            Evaluation::Rejected(rejected) => rejected.rejection.reason(),
+            _ => panic!("the last one rejects it"),
+        }
+    }
+
+    let log = Log::default();
+    // Its peek admits, so that the failing one is asked before.
+    let rejecting = || scripted(&log, "last", [true, false]);
+    assert_eq!(reason(rejecting()), Reason::LimitExceeded);
+    // A shadow beside it would not have admitted the request.
+    let shadow = scripted(&log, "shadow", [true; 2]).shadow();
+    assert_eq!(reason(rejecting().or_else(shadow)), Reason::LimitExceeded);
+    let failing = Policy::new("last", Arc::new(OutOfReach)).on_failure(FailureMode::Reject);
+    assert_eq!(reason(failing), Reason::LimiterFailed);
+}
+
+#[test]
+fn shadows_and_peeks_are_in_no_batch() {
+    let log = Log::default();
+    let on_one = |name| remote(&log, name, name, [true; 2], 1);
+    let shadow = on_one("b").shadow();
+    assert_eq!(asked(&log, [on_one("a"), shadow]), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
+    let (passes, questions) = asked(&log, [on_one("a"), on_one("b").key(Looks)]);
+    assert!(passes);
+    assert_eq!(questions, ["b Peek 1", "a Charge 1", "b Peek 1"]);
+}
+
+/// A [`Remote`] whose server has the records of free retries.
+struct WithRecords {
+    remote: Remote,
+    /// Whether the server finds the request to be a free retry.
+    is_free: bool,
+}
+
+impl Limiter for WithRecords {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        self.remote.decide(ask)
+    }
+
+    fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
+        self.remote.refund(ask, receipt, units);
+    }
+
+    fn describe(&self) -> Description {
+        let Scripted { name, ref log, .. } = self.remote.scripted;
+        self.remote.describe().charging_once(Recorded { name, log: Arc::clone(log), is_free: self.is_free })
+    }
+}
+
+/// Logs what is asked of the records.
+struct Recorded {
+    name: &'static str,
+    log: Log,
+    is_free: bool,
+}
+
+impl ChargingOnce for Recorded {
+    fn decide(&self, ask: &Ask<'_>, _: &Retry) -> Answer {
+        self.log.lock().unwrap().push(format!("{} looks up {}", self.name, ask.cost()));
+        let receipt = Receipt::new(1);
+        if self.is_free {
+            Decision::allow(9, 9).with_receipt(receipt.mark_free_retry()).into()
+        } else {
+            Decision::allow(9, 8).with_receipt(receipt).into()
+        }
+    }
+
+    fn begin(&self, _: &PartitionKey, _: &Retry) {
+        self.log.lock().unwrap().push(format!("{} begins", self.name));
+    }
+
+    fn put_back(&self, _: &PartitionKey, _: &Retry, _: Receipt, cost: u64) {
+        self.log.lock().unwrap().push(format!("{} puts back {cost}", self.name));
+    }
+}
+
+/// What is asked about a request with an idempotency key by a policy on store 1 and by one with records there.
+fn asked_with_records(is_free: bool, peek_admits: bool, last_admits: bool) -> Vec<String> {
+    use http::HeaderName;
+
+    let log = Log::default();
+    let scripted = Scripted { name: "b", log: Arc::clone(&log), admits: [peek_admits, true], fails: false };
+    let with_records = Arc::new(WithRecords { remote: Remote { scripted, store: 1 }, is_free });
+    let once = crate::ChargeOnce::by_header(HeaderName::from_static("idempotency-key"));
+    let key = crate::key::HeaderKey::from_static("x-user");
+    let with_records = Policy::new("b", with_records).key(key).charge_once(once);
+    let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
+    let layer = layer([on("a", true, 1), with_records, on("c", last_admits, 2)]);
+    let request = Request::builder().header("idempotency-key", "1").header("x-user", "u").body(()).unwrap();
+    let evaluated = match evaluate(&layer, &layer.load(), &RequestHead::from(&request)) {
+        Evaluation::Pending(waiting) => finish(waiting),
+        _ => panic!("the first policy answers later"),
+    };
+    assert_eq!(evaluated.is_ok(), last_admits);
+    drop(evaluated);
+    taken(&log)
+}
+
+#[test]
+fn records_on_a_server_are_asked_apart() {
+    let charged = ["b Peek 1", "c Peek 1", "a Charge 1", "b looks up 1", "c Charge 1"];
+    // It is over, since its response is dropped.
+    assert_eq!(asked_with_records(false, true, true), [&charged[..], &["b begins"]].concat());
+    assert_eq!(asked_with_records(false, true, false), [&charged[..], &["b refund 1", "a refund 1"]].concat());
+    // A retry may be free although the key is used up.
+    assert_eq!(asked_with_records(true, false, true), charged);
+    // It is not used up by a rejection, and nothing of it is refunded to the limiter.
+    let given_up = asked_with_records(true, true, false);
+    assert_eq!(given_up, [&charged[..], &["b refund 0", "a refund 1", "b puts back 1"]].concat());
 }
 
 /// Two requests in a layer of one policy: the first holds the only unit. Returns the response to the second with its
