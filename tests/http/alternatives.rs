@@ -309,6 +309,41 @@ fn fields_name_the_member_that_was_charged_and_a_rejection_all_with_the_shortest
     assert_eq!((passed_over(verdict), verdict.violated().count()), (vec![false, false], 2));
 }
 
+/// The other alternative has room, so that only the policy beside them rejects the request.
+#[test]
+fn a_member_with_an_alternative_rejects_nothing() {
+    let clock = clock();
+    let tree = memory("first", 1, &clock).or_else(memory("second", 9, &clock)).and(memory("all", 1, &clock));
+    let layer = RateLimitLayer::builder(tree).verdict().build();
+    assert_eq!(send(&layer).status(), 200);
+    let rejected = send(&layer);
+    assert_eq!(field(&rejected, "ratelimit"), "\"second\";r=9;t=60, \"all\";r=0;t=60");
+    let verdict = rejected.extensions().get::<Verdict>().unwrap();
+    assert_eq!(verdict.violated().map(|policy| policy.name()).collect::<Vec<_>>(), ["all"]);
+}
+
+/// Rejects all requests, whatever they cost.
+struct Full;
+
+impl Limiter for Full {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::reject(1, 0, None).into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn a_member_is_not_asked_about_allowed_keys() {
+    let full = Policy::new("full", Arc::new(Full)).key(User::key());
+    let layer = RateLimitLayer::new(memory("first", 9, &clock()).and(full));
+    assert_eq!(send(&layer).status(), 429);
+    let _ = layer.handle().allow("full", "alice", Duration::from_secs(60), "pays").now_or_never().unwrap().unwrap();
+    assert_eq!(send(&layer).status(), 200);
+}
+
 /// The first alternative has two parts: the units of the first are given back when the second turns out to have none.
 #[test]
 fn units_in_flight_are_released_if_the_alternative_is_given_up() {

@@ -365,6 +365,38 @@ async fn the_real_limiter_sheds_what_it_cannot_hold_and_charges_no_quota() {
     assert_eq!(limiter.stats().in_flight, Some(0));
 }
 
+/// From the second one on, requests are shed before their keys are known.
+#[test]
+fn requests_are_shed_whoever_sends_them() {
+    let limiter = Arc::new(Overload::new().limits(1..=1).starting_at(1).max_queue(0));
+    let policy = Policy::new("overload", Arc::clone(&limiter) as Arc<dyn Limiter>)
+        .key(User::key())
+        .priority_fn(|head| if head.uri().path() == "/pay" { Priority::Critical } else { Priority::Low })
+        .when(|head| head.uri().path() != "/health");
+    let layer = RateLimitLayer::new(policy);
+    let get_path = |path: &'static str| send(&layer, Request::get(path).body(()).unwrap());
+    let shed = || limiter.stats().overload.unwrap().shed;
+
+    let service = layer.layer(service_fn(async |_: Request<()>| {
+        Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))
+    }));
+    let mut request = Request::new(());
+    request.extensions_mut().insert(User::new("b"));
+    let in_flight = service.oneshot(request).now_or_never().expect("at once").unwrap();
+    let [first, second, third] = ["/", "/", "/pay"].map(get_path);
+    assert_eq!((first.status, shed()), (503, [2, 0, 0, 1]));
+    assert_eq!((second.status, &second.body), (503, &first.body));
+    assert_eq!((third.status, &third.body), (503, &first.body));
+    // Each in its form, and those to which the policy does not apply pass.
+    let call = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
+    assert_eq!(send(&layer, call.body(()).unwrap()).field("grpc-status"), Some("14"));
+    assert_eq!(send(&layer, Request::head("/").body(()).unwrap()).body, "");
+    assert_eq!((get_path("/health").status, shed()), (200, [4, 0, 0, 1]));
+    // No longer, once there is room.
+    drop(in_flight);
+    assert_eq!((get_path("/").status, shed()), (200, [4, 0, 0, 1]));
+}
+
 /// The head of a long download has come, and its body has not ended.
 #[tokio::test(start_paused = true)]
 async fn trap_release_at_the_head_of_the_response() {

@@ -236,6 +236,20 @@ async fn a_reset_and_a_refund_leave_no_debt_behind() {
     assert_eq!(peek(&layer).await.remaining(), 9);
 }
 
+#[tokio::test]
+async fn a_refund_leaves_the_rest_of_a_debt() {
+    let clock = clock();
+    let bucket = TokenBucket::new(Quota::per_minute(10));
+    let layer = RateLimitLayer::new(policy(bucket, &clock).cost(4).settle_by_handler().owe_shortfalls());
+    // Four are owed.
+    send(&layer, &[14], 0).await;
+    clock.advance(MINUTE);
+    assert_eq!(peek(&layer).await.remaining(), 6);
+    // Three of its own are refunded.
+    send(&layer, &[1], 0).await;
+    assert_eq!(peek(&layer).await.remaining(), 5);
+}
+
 /// Admits a peek and rejects the charge, as if another request came in between.
 struct Fickle;
 

@@ -1,6 +1,7 @@
 //! The questions and refunds of a transaction, in their order.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,7 @@ use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
 use crate::http::head::RequestHead;
 use crate::key::{KeyCharge, KeyError, KeyExtractor};
 use crate::limiter::Limiter;
-use crate::values::time::{Clock, Monotonic};
+use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
     Answer, Answers, Ask, Batching, ChargingOnce, Claim, Decision, Description, FailureMode, Formula, Inheritance,
     LimiterError, MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Retry, Room, Terms,
@@ -264,11 +265,8 @@ fn a_fallback_decides_in_place_of_a_failure() {
 
 #[cfg(feature = "tracing")]
 mod logged {
-    use std::cell::Cell;
-
     use super::*;
     use crate::util::captured_log;
-    use crate::values::time::{SIMULATED, Timestamp};
 
     /// Admits every request, except while it fails.
     struct Failing(Arc<AtomicBool>);
@@ -337,6 +335,29 @@ fn a_request_that_passed_uncounted_has_no_open_charge() {
         assert_eq!(expected.map_or(0, |(units, _)| units), open);
         assert!(matches!(evaluated, Evaluation::Admitted(_)));
     }
+}
+
+/// The wait of a rejection follows from it.
+#[test]
+fn the_time_of_a_response_is_noted() {
+    std::thread_local! {
+        static SECONDS: Cell<u64> = const { Cell::new(1_000) };
+    }
+    SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
+    let policy = scripted(&Log::default(), "a", [true; 2]);
+    let layer = layer([policy.charge_when(|response| response.status() == StatusCode::OK)]);
+    let in_force = layer.load();
+    let begin = || match evaluate(&layer, &in_force, &RequestHead::from(&Request::new(()))) {
+        Evaluation::Admitted(annotations) => annotations,
+        _ => panic!("it is admitted"),
+    };
+    let first = begin();
+    SECONDS.set(1_005);
+    first.settle(&mut Response::new(()));
+    let _second = begin();
+    let charges = in_force.policies[0].lineage.record.open_charges();
+    assert_eq!(charges.expected(&PartitionKey::SHARED, Monotonic.now()), Some((1, Duration::from_secs(5))));
+    SIMULATED.set(None);
 }
 
 /// A limiter whose charges are answered by a server: alone, or in one call with the charges of the same store. It can

@@ -91,3 +91,30 @@ fn an_alternative_is_told_for_units_that_expire() {
     clock.advance(Duration::from_secs(told.expect("the alternative's window ends")));
     assert_eq!(send(&layer).0, 200);
 }
+
+/// A member that was passed over for bought units rejects again, once these will have expired.
+#[test]
+fn a_member_is_passed_over_only_for_units_that_last() {
+    let clock = clock();
+    let members = rate("included", 7 * MINUTE, &clock).or_else(bought(&clock));
+    let layer = layer(rate("rate", MINUTE, &clock).and(members), &[(1, Some(MINUTE / 60))]);
+    assert_eq!(send(&layer).0, 200);
+    let (status, told) = send(&layer);
+    assert_eq!(status, 429);
+    let told = Duration::from_secs(told.expect("the included unit comes back"));
+    assert!(told > MINUTE, "{told:?}");
+    clock.advance(told);
+    assert_eq!(send(&layer).0, 200);
+}
+
+/// Units of a window come back at its end, unlike bought ones.
+#[test]
+fn units_of_a_window_do_not_expire() {
+    let clock = clock();
+    let many = Policy::new("many", timed(FixedWindow::new(Quota::per(9, MINUTE)), &clock)).key(User::key());
+    let layer = layer([rate("rate", MINUTE * 60, &clock), many, bought(&clock)], &[(5, None)]);
+    assert_eq!(send(&layer).0, 200);
+    let (status, told) = send(&layer);
+    assert_eq!(status, 429);
+    assert!(told.is_some_and(|told| told > 60), "{told:?}");
+}
