@@ -24,8 +24,9 @@ use crate::key::{KeyCharge, KeyError, KeyExtractor};
 use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
-    Answer, Answers, Ask, Batching, ChargingOnce, Claim, Decision, Description, FailureMode, Formula, Inheritance,
-    LimiterError, MemberAnswers, MemberDecision, Mode, PartitionKey, Receipt, Retry, Room, Terms,
+    Answer, Answers, Ask, Batching, ChargingOnce, Claim, Decision, Description, Exception, FailureMode, Formula,
+    Inheritance, LimiterError, MemberAnswers, MemberDecision, Mode, OverrideReason, PartitionKey, Receipt, Retry, Room,
+    Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -68,10 +69,10 @@ impl Limiter for Scripted {
     }
 }
 
-/// Looks at a key, and charges none.
-struct Looks;
+/// One key, which is charged in this way.
+struct Keys(fn(KeyCharge) -> KeyCharge);
 
-impl KeyExtractor for Looks {
+impl KeyExtractor for Keys {
     fn extract(&self, _: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
         Ok(PartitionKey::SHARED)
     }
@@ -81,7 +82,7 @@ impl KeyExtractor for Looks {
     }
 
     fn extract_all(&self, _: &RequestHead<'_>) -> Result<Vec<KeyCharge>, KeyError> {
-        Ok(vec![KeyCharge::new(PartitionKey::SHARED).peek()])
+        Ok(vec![(self.0)(KeyCharge::new(PartitionKey::SHARED))])
     }
 }
 
@@ -179,7 +180,7 @@ fn a_rejection_shows_units_left_without_its_charge() {
 #[test]
 fn a_look_is_neither_charged_nor_refunded() {
     let log = Log::default();
-    let looks = || scripted(&log, "a", [true; 2]).key(Looks);
+    let looks = || scripted(&log, "a", [true; 2]).key(Keys(KeyCharge::peek));
     let fields = |response: Response<()>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
     let admitted = fields(respond(&layer([looks(), scripted(&log, "b", [true; 2])])));
     assert!(admitted.contains("\"a\";r=9"), "{admitted}");
@@ -253,6 +254,10 @@ fn shadows_are_charged_last_and_reject_nothing() {
     let shadow = scripted(&log, "shadow", [false; 2]).shadow();
     assert_eq!(status(&layer([shadow, scripted(&log, "a", [true; 2])])), 200);
     assert_eq!(taken(&log), ["a Charge 1", "shadow Charge 1"]);
+    // Of a rejected request, nobody asks what they would have said.
+    let shadow = scripted(&log, "shadow", [false; 2]).shadow();
+    assert_eq!(status(&layer([shadow, scripted(&log, "a", [true, false])])), 503);
+    assert_eq!(taken(&log), ["a Charge 1"]);
 }
 
 #[test]
@@ -268,20 +273,22 @@ mod logged {
     use super::*;
     use crate::util::captured_log;
 
-    /// Admits every request, except while it fails.
+    /// Admits every charge, except while it fails. Of a cost that was spent already, it never admits all.
     struct Failing(Arc<AtomicBool>);
 
     impl Limiter for Failing {
         fn decide(&self, ask: &Ask<'_>) -> Answer {
-            if ask.mode() == Mode::Charge && self.0.load(Ordering::Relaxed) {
-                return Answer::Ready(Err(LimiterError::new("out of reach")));
+            match ask.mode() {
+                Mode::Fallback => Decision::allow(9, 8).into(),
+                _ if self.0.load(Ordering::Relaxed) => LimiterError::new("out of reach").into(),
+                Mode::UpTo => Decision::reject(9, 0, Some(Duration::from_secs(5))).into(),
+                _ => Decision::allow(9, 8).into(),
             }
-            Decision::allow(9, 8).into()
         }
 
         fn describe(&self) -> Description {
             let terms = Terms::sliding_window(crate::values::Quota::per_hour(9));
-            Description::new().advertising(terms).answering(Mode::Fallback)
+            Description::new().advertising(terms).answering(Mode::Fallback).answering(Mode::UpTo)
         }
     }
 
@@ -291,16 +298,56 @@ mod logged {
             static SECONDS: Cell<u64> = const { Cell::new(1_000) };
         }
         SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
-        let (log, _subscriber) = captured_log::Log::start();
-        let fails = Arc::new(AtomicBool::new(true));
-        let layer = layer([Policy::new("f", Arc::new(Failing(Arc::clone(&fails))))]);
-        for (second, still_fails, lines) in [(0, true, 1), (60, true, 1), (120, false, 2), (180, false, 2)] {
-            SECONDS.set(1_000 + second);
-            fails.store(still_fails, Ordering::Relaxed);
-            assert_eq!(status(&layer), 200);
-            assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
+        // On the short path, on that of a transaction, and for a cost that was spent already.
+        let paths: [fn(Policy) -> Policy; 3] =
+            [|policy| policy, |policy| policy.warn_at(1.0), |policy| policy.key(Keys(KeyCharge::up_to))];
+        for path in paths {
+            let (log, _subscriber) = captured_log::Log::start();
+            let fails = Arc::new(AtomicBool::new(true));
+            let layer = layer([path(Policy::new("f", Arc::new(Failing(Arc::clone(&fails)))))]);
+            for (second, still_fails, lines) in [(0, true, 1), (60, true, 1), (120, false, 2), (180, false, 2)] {
+                SECONDS.set(1_000 + second);
+                fails.store(still_fails, Ordering::Relaxed);
+                assert_eq!(status(&layer), 200);
+                assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
+            }
+            assert!(log.lines()[1].contains("limiter recovered"), "{:?}", log.lines());
         }
-        assert!(log.lines()[1].contains("limiter recovered"), "{:?}", log.lines());
+        SIMULATED.set(None);
+    }
+
+    /// A fallback says nothing of the limiter, also if it rejects; and the operator has closed a closed one.
+    #[test]
+    fn neither_fallbacks_nor_closed_limiters_change_health() {
+        struct Broken(fn() -> LimiterError);
+
+        impl Limiter for Broken {
+            fn decide(&self, ask: &Ask<'_>) -> Answer {
+                match ask.mode() {
+                    Mode::Fallback => Decision::reject(9, 0, Some(Duration::from_secs(5))).into(),
+                    _ => (self.0)().into(),
+                }
+            }
+
+            fn describe(&self) -> Description {
+                Description::new().answering(Mode::Fallback)
+            }
+        }
+
+        std::thread_local! {
+            static SECONDS: Cell<u64> = const { Cell::new(1_000) };
+        }
+        SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
+        let closed = || LimiterError::closed("it is closed");
+        for (error, lines) in [(closed as fn() -> LimiterError, 0), (|| LimiterError::new("broken"), 1)] {
+            let (log, _subscriber) = captured_log::Log::start();
+            let layer = layer([Policy::new("b", Arc::new(Broken(error)))]);
+            for second in [0, 60, 120] {
+                SECONDS.set(1_000 + second);
+                assert_eq!(status(&layer), 503);
+                assert_eq!(log.lines().len(), lines, "after {second} s: {:?}", log.lines());
+            }
+        }
         SIMULATED.set(None);
     }
 }
@@ -582,7 +629,7 @@ fn shadows_and_peeks_are_in_no_batch() {
     let on_one = |name| remote(&log, name, name, [true; 2], 1);
     let shadow = on_one("b").shadow();
     assert_eq!(asked(&log, [on_one("a"), shadow]), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
-    let (passes, questions) = asked(&log, [on_one("a"), on_one("b").key(Looks)]);
+    let (passes, questions) = asked(&log, [on_one("a"), on_one("b").key(Keys(KeyCharge::peek))]);
     assert!(passes);
     assert_eq!(questions, ["b Peek 1", "a Charge 1", "b Peek 1"]);
 }
@@ -714,6 +761,91 @@ fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> Strin
     drop(evaluate_one());
     let events = events.lock().unwrap();
     format!("{} {headers}\n{body:?}\n{verdict}\n{events:?}\n{counted}", parts.status)
+}
+
+/// A limiter of units in flight, which answers charges with `answer`, and logs what it learns of requests.
+struct Units {
+    log: Log,
+    answer: fn() -> Answer,
+}
+
+impl Limiter for Units {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        self.log.lock().unwrap().push(format!("{:?} {:?} {:?}", ask.mode(), ask.priority(), ask.patience()));
+        if ask.mode() == Mode::Fallback { Decision::allow(9, 8).into() } else { (self.answer)() }
+    }
+
+    fn refund(&self, _: &Ask<'_>, _: Receipt, _: u64) {}
+
+    fn describe(&self) -> Description {
+        Description::new().holding().delaying().shedding().answering(Mode::Fallback)
+    }
+}
+
+fn holding(log: &Log, answer: fn() -> Answer) -> Arc<LayerState<Http>> {
+    let policy = Policy::new("units", Arc::new(Units { log: Arc::clone(log), answer }));
+    let layer = layer([policy.priority_fn(|_| crate::limiter::Priority::Critical)]);
+    assert!(layer.load().is_held());
+    layer
+}
+
+/// The fallback is a question of a transaction, which goes on from the short path.
+#[test]
+fn a_fallback_learns_precedence_and_patience() {
+    let log = Log::default();
+    let layer = holding(&log, || LimiterError::new("out of reach").into());
+    let request = Request::post("/a.B/C")
+        .version(http::Version::HTTP_2)
+        .header("content-type", "application/grpc")
+        .header("grpc-timeout", "2S");
+    let evaluated = evaluate(&layer, &layer.load(), &RequestHead::from(&request.body(()).unwrap()));
+    assert!(matches!(evaluated, Evaluation::Admitted(_)));
+    assert_eq!(taken(&log), ["Charge Critical Some(2s)", "Fallback Critical Some(2s)"]);
+}
+
+#[test]
+fn a_rejection_names_a_ban_of_the_server() {
+    let layer = holding(&Log::default(), || {
+        let reason = OverrideReason::new("scrapes").expect("it is one");
+        let ban = Exception { is_ban: true, left: Duration::from_secs(9), reason };
+        Decision::reject(9, 0, Some(Duration::from_secs(1))).banned(&ban).into()
+    });
+    match evaluate(&layer, &layer.load(), &RequestHead::from(&Request::new(()))) {
+        Evaluation::Rejected(rejected) => assert_eq!(rejected.rejection.reason(), Reason::BannedByHand),
+        _ => panic!("it is banned"),
+    }
+}
+
+/// A ban that a server has told is known while it cannot be asked. A limiter that was closed says so nevertheless.
+#[test]
+fn a_known_ban_goes_before_a_failure() {
+    struct Failing(AtomicBool, fn() -> LimiterError);
+
+    impl Limiter for Failing {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            if self.0.swap(true, Ordering::Relaxed) {
+                return (self.1)().into();
+            }
+            let reason = OverrideReason::new("scrapes").expect("it is one");
+            let ban = Exception { is_ban: true, left: Duration::from_secs(9), reason };
+            Decision::reject(9, 0, Some(Duration::from_secs(1))).banned(&ban).into()
+        }
+    }
+
+    for (error, reason) in [
+        ((|| LimiterError::new("out of reach")) as fn() -> LimiterError, Reason::BannedByHand),
+        (|| LimiterError::closed("it is closed"), Reason::LimiterFailed),
+    ] {
+        let limiter = Arc::new(Failing(AtomicBool::new(false), error));
+        let policy = Policy::new("a", limiter).key(crate::key::HeaderKey::from_static("x-user"));
+        let layer = layer([policy.on_failure(FailureMode::Reject)]);
+        let request = Request::builder().header("x-user", "u").body(()).unwrap();
+        let reason_of = || match evaluate(&layer, &layer.load(), &RequestHead::from(&request)) {
+            Evaluation::Rejected(rejected) => rejected.rejection.reason(),
+            _ => panic!("it is banned, or fails"),
+        };
+        assert_eq!([reason_of(), reason_of()], [Reason::BannedByHand, reason]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -118,3 +118,20 @@ fn units_of_a_window_do_not_expire() {
     assert_eq!(status, 429);
     assert!(told.is_some_and(|told| told > 60), "{told:?}");
 }
+
+/// Clients are told whole seconds, by the end of which the units must not have expired.
+#[test]
+fn the_wait_is_rounded_up_before_units_expire() {
+    let second = Duration::from_secs(1);
+    for (into_the_minute, expires_in, told) in [
+        (second / 2, MINUTE - second * 3 / 10, None),
+        (second / 2, MINUTE + second / 10, Some(60)),
+        (Duration::ZERO, MINUTE + second / 2, Some(60)),
+    ] {
+        let clock = clock();
+        clock.advance(into_the_minute);
+        let layer = layer([rate("rate", MINUTE, &clock), bought(&clock)], &[(5, Some(expires_in))]);
+        assert_eq!(send(&layer).0, 200);
+        assert_eq!(send(&layer), (429, told), "{into_the_minute:?}");
+    }
+}
