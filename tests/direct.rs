@@ -19,8 +19,8 @@ use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, PartitionKey, Penalty, Policy,
-    Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
+    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Overload, PartitionKey,
+    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
 };
 
 /// A job of a customer, which costs rows.
@@ -134,6 +134,24 @@ fn a_cost_is_settled_when_it_is_known() {
 }
 
 #[test]
+fn a_cost_is_settled_with_all_policies() {
+    let policy = |name| Policy::on(name, FixedWindow::new(Quota::per_hour(100))).key_by(|job: &Job| job.customer);
+    let limits = Limits::new([
+        policy("rows").cost(50).settle_by_handler(),
+        policy("cells").cost(50).settle_by_handler(),
+        policy("jobs"),
+    ]);
+    let admission = limits.decide(&job(1, 0)).at_once().unwrap().unwrap();
+    assert!(admission.awaits_end());
+    assert_eq!(admission.settle_all(7), 2);
+    let names: Vec<_> = admission.into_verdict().unwrap().policies().iter().map(|it| it.name().to_owned()).collect();
+    assert_eq!(names, ["rows", "cells", "jobs"]);
+    assert_eq!(["rows", "cells", "jobs"].map(|policy| left(&limits, policy, 1)), [93, 93, 99]);
+    let admission = Limits::new(policy("jobs")).decide(&job(1, 0)).at_once().unwrap().unwrap();
+    assert_eq!((admission.awaits_end(), admission.settle_all(7)), (false, 0));
+}
+
+#[test]
 fn an_outcome_decides_what_is_charged() {
     struct Login {
         user: &'static str,
@@ -221,6 +239,17 @@ fn a_failed_limiter_is_the_source_of_the_rejection() {
 }
 
 /// Its waiters end, and no failure mode makes up for it.
+#[test]
+fn an_overloaded_program_sheds_values() {
+    let limits = Limits::new(Policy::on("overload", Overload::new().limits(1..=1).starting_at(1).max_queue(0)));
+    let in_flight = limits.decide(&job(1, 1)).at_once().unwrap().unwrap();
+    for _ in 0..3 {
+        assert_eq!(reject(&limits, &job(1, 1)).reason(), Reason::Overloaded);
+    }
+    in_flight.finish();
+    limits.decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
+}
+
 #[tokio::test]
 async fn a_closed_queue_rejects_in_every_failure_mode() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
@@ -246,6 +275,18 @@ fn policies_are_replaced_while_they_run() {
     limits.replace(rows(50)).unwrap();
     assert_eq!(left(&limits, "rows", 1), 45);
     assert!(limits.replace(rows(50).cost(51)).is_err());
+}
+
+/// A preflight has no credentials, so that it could be charged to nobody.
+#[tokio::test]
+async fn exempt_preflights_are_not_charged() {
+    let layer = RateLimitLayer::builder(Policy::new("all", FixedWindow::new(Quota::per_hour(1))));
+    let limits = layer.exempt_preflights(Quota::per_hour(2)).build().handle();
+    let preflight = Request::options("/").header("origin", "https://page.example");
+    let (preflight, ()) = preflight.header("access-control-request-method", "PUT").body(()).unwrap().into_parts();
+    for is_admitted in [true, true, true, false] {
+        assert_eq!(limits.decide(&(&preflight).into()).await.is_ok(), is_admitted);
+    }
 }
 
 /// A WebSocket has one request, and many messages, which draw on the budget of its layer.
@@ -317,6 +358,23 @@ async fn a_response_tells_a_limit_in_flight_how_a_request_ended() {
     // The bytes of the response are not known, so the estimates stay.
     let left = with_charges.handle().peek("bytes", "(shared)").await.unwrap().decision().remaining();
     assert_eq!(left, 800);
+}
+
+/// A value that is dropped was abandoned.
+#[test]
+fn a_limit_learns_how_values_ended() {
+    let ends = Arc::new(Ends::default());
+    let settled = Policy::on("rows", FixedWindow::new(Quota::per_hour(1_000))).settle_by_handler();
+    let with_charges = Limits::new([Policy::on("ends", Arc::clone(&ends)), settled]);
+    for limits in [Limits::new(Policy::on("ends", Arc::clone(&ends))), with_charges] {
+        let decide = || limits.decide(&job(1, 1)).at_once().unwrap().unwrap();
+        assert!(decide().awaits_end());
+        decide().finish();
+        decide().fail();
+        assert!(decide().into_verdict().is_some());
+        let ends = std::mem::take(&mut *ends.0.lock().unwrap());
+        assert_eq!(ends, [RequestEnd::Abandoned, RequestEnd::Served, RequestEnd::Failed, RequestEnd::Served]);
+    }
 }
 
 #[test]

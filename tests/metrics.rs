@@ -284,6 +284,33 @@ async fn waiters_that_disconnect() {
     assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
 }
 
+/// A shadow delays nobody, also if a server keeps its queue.
+#[test]
+fn requests_wait_in_no_shadow() {
+    struct Silent;
+
+    impl Limiter for Silent {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            Answer::Pending(Box::pin(std::future::pending()))
+        }
+
+        fn describe(&self) -> Description {
+            Description::new().delaying().answering(Mode::Shadow)
+        }
+    }
+
+    for (is_shadow, queued) in [(false, "1"), (true, "0")] {
+        let metrics = Metrics::record();
+        let queue = policy("queue", Arc::new(Silent));
+        let layer = RateLimitLayer::new(if is_shadow { queue.shadow() } else { queue });
+        let mut waiting = begin(&layer, by("a"));
+        assert_eq!((&mut waiting).now_or_never(), None);
+        let series = metrics.series();
+        assert_eq!(series.get(QUEUED).map_or("0", |value| value), queued, "{series:?}");
+        drop(waiting);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiters_that_are_rejected_by_close() {
     let metrics = Metrics::record();

@@ -64,6 +64,15 @@ fn a_ban_ends_when_its_first_response_said_whatever_follows() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
+/// Another policy of the layer rejects the requests that come too early.
+#[test]
+fn a_policy_with_room_bans_nobody() {
+    let clock = clock();
+    let roomy = Policy::new("roomy", timed(TokenBucket::new(Quota::per_second(100)), &clock)).key(User::key());
+    let layer = RateLimitLayer::new([roomy.penalty(penalty(&clock, 100)), policy(&clock)]);
+    assert_eq!([(); 5].map(|()| wait_of(&layer, "a")), [0, 1, 1, 1, 1]);
+}
+
 #[test]
 fn repeated_bans_grow_and_are_forgotten_after_a_quiet_time() {
     let clock = clock();

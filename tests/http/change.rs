@@ -184,6 +184,24 @@ async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
     assert_eq!(call(&mut service, "/").await.headers()["ratelimit-policy"], "\"p\";q=2;w=3600");
 }
 
+/// Requests wait in a queue that two changes have replaced.
+#[tokio::test(start_paused = true)]
+async fn queues_that_were_replaced_are_closed() {
+    let queue = |name| Policy::new(name, LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::from_secs(86_400)));
+    let layer = RateLimitLayer::new(queue("a"));
+    let (mut service, limits) = (layer.layer(hello()), layer.handle());
+    assert_eq!(call(&mut service, "/").await.status(), 200);
+    let waits = tokio::spawn({
+        let mut service = service.clone();
+        async move { call(&mut service, "/").await }
+    });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    limits.replace(queue("b")).unwrap();
+    limits.replace(queue("c")).unwrap();
+    limits.close();
+    assert_eq!(waits.await.unwrap().status(), 503);
+}
+
 /// Charges from before a change are refunded after it, if another policy rejects.
 #[tokio::test(start_paused = true)]
 async fn charges_from_before_a_change_are_refunded_to_the_heirs() {

@@ -12,12 +12,13 @@ use http_body_util::BodyExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, TokenBucket};
 use tower_sluice::key::{PeerIp, User};
-use tower_sluice::policy::{KeyOf, KeyStatus};
+use tower_sluice::limiter::{Answer, Ask};
+use tower_sluice::policy::{KeyOf, KeyStatus, Operate, ShowKey};
 use tower_sluice::store::{MemoryStore, MemoryTable};
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    LeakyQueue, LimiterError, LimitsHandle, MissingKey, PartitionKey, Penalty, Policy, Quota, RateLimitLayer,
-    RateLimiter, RequestHead, Verdict,
+    Balance, FailureMode, LeakyQueue, Limiter, LimiterError, LimitsHandle, MissingKey, PartitionKey, Penalty, Policy,
+    Quota, RateLimitLayer, RateLimiter, RequestHead, Verdict,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -100,10 +101,13 @@ fn an_allowed_key_passes_and_is_not_charged() {
     let limits = layer.handle();
     let all = |requests: usize| (0..requests).map(|_| status(&layer, "alice").as_u16()).collect::<Vec<_>>();
     assert_eq!(all(4), [200, 429, 429, 429]);
-    let banned = at_once(limits.peek("api", "alice")).unwrap().ban().unwrap();
+    let status_of = at_once(limits.peek("api", "alice")).unwrap();
+    let banned = status_of.ban().unwrap();
     assert!(!banned.is_by_hand() && banned.left() == HOUR * 5);
+    assert_eq!(status_of.by_hand_since(), None);
     let allowed = at_once(limits.allow("api", "alice", HOUR, "a migration")).unwrap();
     assert_eq!(allowed.allowance().unwrap().left(), HOUR);
+    assert!(allowed.by_hand_since().is_some_and(|age| age < HOUR));
     assert_eq!(all(50), [200; 50]);
     clock.advance(HOUR);
     assert_eq!(all(2), [200, 429], "the budget is as it was, and the ban of the penalty is over");
@@ -220,4 +224,61 @@ fn queues_take_bans_too() {
     assert_eq!([status(&layer, "alice"), status(&layer, "alice")], [200, 200], "without a turn");
     let _ = at_once(limits.ban("queue", "alice", HOUR, "x")).unwrap();
     assert_eq!(status(&layer, "alice"), 429);
+}
+
+/// As the pages of operators read it: see [`Operate`].
+#[test]
+fn the_status_of_policies_is_shown() {
+    /// Counts requests, and decides on none.
+    struct Broken;
+
+    impl Limiter for Broken {
+        fn decide(&self, _: &Ask<'_>) -> Answer {
+            LimiterError::new("out of reach").into()
+        }
+    }
+
+    let clock = ManualClock::new();
+    let queue = Policy::new("queue", LeakyQueue::new(Quota::per_hour(9))).key(User::key());
+    let bought = Policy::new("bought", Balance::new().with_clock(clock.clone())).key(User::key());
+    let strict = Policy::new("strict", timed(SlidingWindow::new(Quota::per_hour(1)), &clock)).key(User::key());
+    let broken = Policy::new("broken", Arc::new(Broken)).on_failure(FailureMode::Allow);
+    let policies =
+        [per_user(&clock), queue, bought.shadow(), strict.shadow().track_offenders(ShowKey::whole()), broken];
+    let layer = RateLimitLayer::new(policies);
+    let limits: &dyn Operate = &layer.handle();
+    assert_eq!(status(&layer, "alice"), 200);
+
+    let all = limits.policies();
+    let of = |name: &str| all.iter().find(|policy| policy.name() == name).unwrap();
+    let flags = |name| {
+        let policy = of(name);
+        let flags = [
+            ("delays", policy.delays()),
+            ("can reset", policy.can_reset()),
+            ("keeps credits", policy.keeps_credits()),
+            ("shadow", policy.is_shadow()),
+            ("offenders", policy.tracks_offenders()),
+            ("terms", policy.terms().is_some()),
+            ("table", policy.stats().table.is_some()),
+        ];
+        flags.into_iter().filter(|(_, is_set)| *is_set).map(|(flag, _)| flag).collect::<Vec<_>>()
+    };
+    assert_eq!(all.len(), 5);
+    let shown = ["api", "queue", "bought", "strict", "broken"].map(|name| flags(name).join(", "));
+    let expected = [
+        "can reset, terms, table",
+        "delays, terms, table",
+        "can reset, keeps credits, shadow, table",
+        "can reset, shadow, offenders, terms, table",
+        "",
+    ];
+    assert_eq!(shown, expected);
+    assert_eq!(of("api").keys(), "a text that is not empty, such as alice");
+    assert_eq!((of("broken").failures(), of("api").failures()), (1, 0));
+    assert_eq!((of("strict").shadow_rejected(), of("bought").shadow_rejected()), (0, 1));
+
+    assert!(limits.exceptions("api").unwrap().is_empty());
+    let _ = ban(&layer.handle(), "alice", HOUR);
+    assert_eq!(limits.exceptions("api").unwrap().len(), 1);
 }

@@ -250,6 +250,18 @@ async fn a_refund_leaves_the_rest_of_a_debt() {
     assert_eq!(peek(&layer).await.remaining(), 5);
 }
 
+/// Its bucket would admit the request: it has units again, and the key owes more.
+#[tokio::test]
+async fn a_shadow_counts_keys_in_debt() {
+    let clock = clock();
+    let bucket = policy(TokenBucket::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls();
+    let layer = RateLimitLayer::new(bucket.shadow());
+    send(&layer, &[15], 0).await;
+    clock.advance(MINUTE / 3);
+    assert_eq!(send(&layer, &[], 0).await.0, 200);
+    assert_eq!(layer.shadow_rejected("units"), Some(1));
+}
+
 /// Admits a peek and rejects the charge, as if another request came in between.
 struct Fickle;
 

@@ -15,7 +15,7 @@ use super::evaluate;
 use crate::engine::domain::Http;
 use crate::engine::evaluate::Decide;
 use crate::engine::outcome::{Evaluated, Evaluation, Waiting};
-use crate::engine::policy::{Hook, IntoPolicies, Policy};
+use crate::engine::policy::{Crossing, Hook, IntoPolicies, Policy};
 use crate::engine::reason::Reason;
 use crate::engine::reload::LongerPath;
 use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
@@ -25,8 +25,8 @@ use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
 use crate::values::{
     Answer, Answers, Ask, Batching, ChargingOnce, Claim, Decision, Description, Exception, FailureMode, Formula,
-    Inheritance, LimiterError, MemberAnswers, MemberDecision, Mode, OverrideReason, PartitionKey, Receipt, Retry, Room,
-    Terms,
+    Inheritance, LimiterError, MemberAnswers, MemberDecision, Mode, OverrideReason, PartitionKey, Receipt, Report,
+    Retry, Room, SharesReports, Terms,
 };
 
 type Log = Arc<Mutex<Vec<String>>>;
@@ -266,6 +266,57 @@ fn a_fallback_decides_in_place_of_a_failure() {
     let failing = Scripted { name: "f", log: Arc::clone(&log), admits: [true; 2], fails: true };
     assert_eq!(status(&layer([Policy::new("f", Arc::new(failing))])), 200);
     assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
+}
+
+/// The processes that share a server did not share this charge.
+#[test]
+fn a_crossing_of_a_fallback_is_not_claimed() {
+    /// Logs claims, and grants none.
+    struct Claims(Log);
+
+    impl SharesReports for Claims {
+        fn tag(&self, _: &PartitionKey) -> u128 {
+            0
+        }
+
+        fn publish_after(&self, _: Duration, _: Box<dyn FnOnce() -> Vec<Report> + Send>) {}
+
+        fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>> {
+            Box::pin(ready(Ok(Vec::new())))
+        }
+
+        fn claim(
+            &self,
+            _: &PartitionKey,
+            _: u32,
+            _: Duration,
+        ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>> {
+            self.0.lock().unwrap().push("claimed".to_owned());
+            Box::pin(ready(Ok(false)))
+        }
+    }
+
+    struct Sharing(Scripted);
+
+    impl Limiter for Sharing {
+        fn decide(&self, ask: &Ask<'_>) -> Answer {
+            self.0.decide(ask)
+        }
+
+        fn describe(&self) -> Description {
+            self.0.describe().sharing_reports(Claims(Arc::clone(&self.0.log)))
+        }
+    }
+
+    let log = Log::default();
+    for (fails, what) in [(false, "claimed"), (true, "reported")] {
+        let scripted = Scripted { name: "a", log: Arc::clone(&log), admits: [true; 2], fails };
+        let reported = Arc::clone(&log);
+        let report = move |_: &Crossing<'_>| reported.lock().unwrap().push("reported".to_owned());
+        let layer = layer([Policy::new("a", Arc::new(Sharing(scripted))).on_crossing(0.1, report)]);
+        assert_eq!(status(&layer), 200);
+        assert_eq!(taken(&log).last().map(String::as_str), Some(what));
+    }
 }
 
 #[cfg(feature = "tracing")]
@@ -592,12 +643,16 @@ fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
     assert_eq!(questions, ["a Charge 1", "b Charge 1", "c Charge 1"]);
 }
 
-/// A limiter whose server is out of reach.
+/// A limiter that can be peeked at, and fails to charge.
 struct OutOfReach;
 
 impl Limiter for OutOfReach {
-    fn decide(&self, _: &Ask<'_>) -> Answer {
-        LimiterError::new("out of reach").into()
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        if ask.mode() == Mode::Peek { Decision::allow(9, 8).into() } else { LimiterError::new("out of reach").into() }
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().answering(Mode::Peek)
     }
 }
 

@@ -1,14 +1,16 @@
 //! Looks at a key, as support has them: they show the time of the next unit.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_sluice::algorithm::{Algorithm, FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
+use tower_sluice::limiter::{Answer, Ask, Description, Mode, Terms};
 use tower_sluice::time::ManualClock;
-use tower_sluice::{LeakyQueue, LimitsHandle, Policy, Quota, RateLimitLayer};
+use tower_sluice::{Decision, LeakyQueue, Limiter, LimitsHandle, Policy, Quota, RateLimitLayer};
 
 use super::stack::{clock, timed};
 
@@ -120,4 +122,27 @@ async fn a_look_at_a_full_queue_shows_when_a_request_is_accepted() {
     tokio::time::advance(wait).await;
     assert_eq!(waiting.await.unwrap().status(), 200);
     assert!(Box::pin(send()).now_or_never().is_none(), "it waits, and is not rejected");
+}
+
+/// A limiter that tells when the key owes nothing, and not when the next unit is there.
+struct TellsReset(u64);
+
+impl Limiter for TellsReset {
+    fn decide(&self, _: &Ask<'_>) -> Answer {
+        Decision::allow(self.0, 0).with_reset_after(Duration::from_secs(60)).into()
+    }
+
+    fn describe(&self) -> Description {
+        Description::new().advertising(Terms::bucket(Quota::per_minute(3))).answering(Mode::Peek)
+    }
+}
+
+#[test]
+fn the_next_unit_follows_from_the_reset() {
+    // Three units take a minute. Of a limit that is not the bucket's, nothing is known.
+    for (limit, wait) in [(3, Some(20)), (4, None)] {
+        let layer = RateLimitLayer::new(Policy::new("api", Arc::new(TellsReset(limit))).key(User::key()));
+        let status = layer.handle().peek("api", "alice").now_or_never().unwrap().unwrap();
+        assert_eq!(status.passes_in(), wait.map(Duration::from_secs));
+    }
 }
