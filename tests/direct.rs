@@ -19,8 +19,8 @@ use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Overload, PartitionKey,
-    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
+    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, PartitionKey, Penalty, Policy,
+    Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
 };
 
 /// A job of a customer, which costs rows.
@@ -239,17 +239,6 @@ fn a_failed_limiter_is_the_source_of_the_rejection() {
 }
 
 /// Its waiters end, and no failure mode makes up for it.
-#[test]
-fn an_overloaded_program_sheds_values() {
-    let limits = Limits::new(Policy::on("overload", Overload::new().limits(1..=1).starting_at(1).max_queue(0)));
-    let in_flight = limits.decide(&job(1, 1)).at_once().unwrap().unwrap();
-    for _ in 0..3 {
-        assert_eq!(reject(&limits, &job(1, 1)).reason(), Reason::Overloaded);
-    }
-    in_flight.finish();
-    limits.decide(&job(1, 1)).at_once().unwrap().unwrap().finish();
-}
-
 #[tokio::test]
 async fn a_closed_queue_rejects_in_every_failure_mode() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {

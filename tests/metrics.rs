@@ -355,7 +355,7 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     let per_client = policy("per-client", Concurrency::new(5)).cost(2);
     let layer = RateLimitLayer::builder([per_client, policy("window", bucket(9))]).route("/download").build();
     let in_flight = || {
-        layer.observe();
+        layer.handle().observe();
         metrics.of(r#"in_flight{route="/download",policy="per-client"}"#)
     };
     assert_eq!(in_flight(), "0");

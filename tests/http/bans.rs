@@ -64,13 +64,17 @@ fn a_ban_ends_when_its_first_response_said_whatever_follows() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
-/// Another policy of the layer rejects the requests that come too early.
+/// A client that another policy tells to wait has been told nothing about this one.
 #[test]
-fn a_policy_with_room_bans_nobody() {
+fn a_policy_with_room_notes_no_misconduct() {
     let clock = clock();
-    let roomy = Policy::new("roomy", timed(TokenBucket::new(Quota::per_second(100)), &clock)).key(User::key());
-    let layer = RateLimitLayer::new([roomy.penalty(penalty(&clock, 100)), policy(&clock)]);
-    assert_eq!([(); 5].map(|()| wait_of(&layer, "a")), [0, 1, 1, 1, 1]);
+    let roomy = Policy::new("roomy", timed(TokenBucket::new(Quota::per_hour(2)), &clock)).key(User::key());
+    let posts = policy(&clock).when(|request| request.method() == Method::POST);
+    let layer = RateLimitLayer::new([roomy.penalty(penalty(&clock, 7_200)), posts]);
+    let waits = [Method::POST, Method::POST, Method::GET, Method::GET, Method::GET, Method::GET]
+        .map(|method| wait_for(&layer, "a", method));
+    // The first rejection by the policy itself tells the wait, and one retry before its end is tolerated.
+    assert_eq!(waits, [0, 1, 0, 1_800, 1_800, 7_200]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::evaluate;
 use crate::engine::domain::Http;
 use crate::engine::evaluate::Decide;
 use crate::engine::outcome::{Evaluated, Evaluation, Waiting};
-use crate::engine::policy::{Crossing, Hook, IntoPolicies, Policy};
+use crate::engine::policy::{Crossing, Hook, IntoPolicies, Policy, ShowKey};
 use crate::engine::reason::Reason;
 use crate::engine::reload::LongerPath;
 use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
@@ -268,46 +268,49 @@ fn a_fallback_decides_in_place_of_a_failure() {
     assert_eq!(taken(&log), ["f Charge 1", "f Fallback 1"]);
 }
 
+/// A server that logs reports and claims, and grants none.
+struct Claims(Log);
+
+impl SharesReports for Claims {
+    fn tag(&self, _: &PartitionKey) -> u128 {
+        0
+    }
+
+    fn publish_after(&self, _: Duration, _: Box<dyn FnOnce() -> Vec<Report> + Send>) {
+        self.0.lock().unwrap().push("published".to_owned());
+    }
+
+    fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>> {
+        Box::pin(ready(Ok(Vec::new())))
+    }
+
+    fn claim(
+        &self,
+        _: &PartitionKey,
+        _: u32,
+        _: Duration,
+    ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>> {
+        self.0.lock().unwrap().push("claimed".to_owned());
+        Box::pin(ready(Ok(false)))
+    }
+}
+
+/// A limiter of such a server.
+struct Sharing(Scripted);
+
+impl Limiter for Sharing {
+    fn decide(&self, ask: &Ask<'_>) -> Answer {
+        self.0.decide(ask)
+    }
+
+    fn describe(&self) -> Description {
+        self.0.describe().sharing_reports(Claims(Arc::clone(&self.0.log)))
+    }
+}
+
 /// The processes that share a server did not share this charge.
 #[test]
 fn a_crossing_of_a_fallback_is_not_claimed() {
-    /// Logs claims, and grants none.
-    struct Claims(Log);
-
-    impl SharesReports for Claims {
-        fn tag(&self, _: &PartitionKey) -> u128 {
-            0
-        }
-
-        fn publish_after(&self, _: Duration, _: Box<dyn FnOnce() -> Vec<Report> + Send>) {}
-
-        fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>> {
-            Box::pin(ready(Ok(Vec::new())))
-        }
-
-        fn claim(
-            &self,
-            _: &PartitionKey,
-            _: u32,
-            _: Duration,
-        ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>> {
-            self.0.lock().unwrap().push("claimed".to_owned());
-            Box::pin(ready(Ok(false)))
-        }
-    }
-
-    struct Sharing(Scripted);
-
-    impl Limiter for Sharing {
-        fn decide(&self, ask: &Ask<'_>) -> Answer {
-            self.0.decide(ask)
-        }
-
-        fn describe(&self) -> Description {
-            self.0.describe().sharing_reports(Claims(Arc::clone(&self.0.log)))
-        }
-    }
-
     let log = Log::default();
     for (fails, what) in [(false, "claimed"), (true, "reported")] {
         let scripted = Scripted { name: "a", log: Arc::clone(&log), admits: [true; 2], fails };
@@ -317,6 +320,17 @@ fn a_crossing_of_a_fallback_is_not_claimed() {
         assert_eq!(status(&layer), 200);
         assert_eq!(taken(&log).last().map(String::as_str), Some(what));
     }
+}
+
+#[test]
+fn a_rejected_key_is_published() {
+    let log = Log::default();
+    let scripted = Scripted { name: "a", log: Arc::clone(&log), admits: [false; 2], fails: false };
+    let policy = Policy::new("a", Arc::new(Sharing(scripted))).key(crate::key::HeaderKey::from_static("x-user"));
+    let layer = layer([policy.track_offenders(ShowKey::whole())]);
+    let request = Request::builder().header("x-user", "u").body(()).unwrap();
+    assert!(!matches!(evaluate(&layer, &layer.load(), &RequestHead::from(&request)), Evaluation::Admitted(_)));
+    assert_eq!(taken(&log), ["a Charge 1", "published"]);
 }
 
 #[cfg(feature = "tracing")]
