@@ -19,8 +19,8 @@ use tower_sluice::rejection::Reason;
 use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{
-    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, PartitionKey, Penalty, Policy,
-    Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
+    Concurrency, Decision, FailureMode, FixedWindow, LeakyQueue, Limiter, LimiterError, Overload, PartitionKey,
+    Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
 };
 
 /// A job of a customer, which costs rows.
@@ -580,4 +580,20 @@ where
         (policy.name().to_owned(), decision.is_allowed(), decision.remaining(), decision.reset_after())
     });
     (head.status.as_u16(), fields.collect(), body.collect().await.unwrap().to_bytes().to_vec(), decided.collect())
+}
+
+/// A layer answers the second one by a reply that all such requests share. Here, each has its rejection.
+#[tokio::test(start_paused = true)]
+async fn decide_rejects_what_is_shed() {
+    let overload = Overload::new().limits(1..=1).starting_at(1).max_queue(0);
+    let limits = RateLimitLayer::new(Policy::new("overload", overload)).handle();
+    let (request, ()) = Request::new(()).into_parts();
+    let decide = || limits.decide(&(&request).into()).at_once().unwrap();
+    let admission = decide().unwrap();
+    for _ in 0..2 {
+        assert_eq!(decide().err().unwrap().reason(), Reason::Overloaded);
+        assert_eq!(limits.answer(&(&request).into()).await.err().unwrap().status(), StatusCode::SERVICE_UNAVAILABLE);
+    }
+    admission.finish();
+    assert!(decide().is_ok());
 }

@@ -10,7 +10,7 @@ use http::{Extensions, Method, Response};
 
 use crate::engine::direct::Admission;
 use crate::engine::domain::Http;
-use crate::engine::evaluate::{self, Decide};
+use crate::engine::evaluate::{Decide, admit_exempt};
 use crate::engine::outcome::{Evaluation, Waiting};
 use crate::engine::reload::{LayerState, LimitsHandle};
 use crate::http::body::RejectionBody;
@@ -18,6 +18,7 @@ use crate::http::head::RequestHead;
 use crate::http::outcome::Annotations;
 use crate::http::response_body::ResponseBody;
 use crate::http::service::still_open;
+use crate::http::translation;
 
 impl LimitsHandle {
     /// Decides on a request as the service of the layer does, and answers it if it is rejected, with the layer's
@@ -56,9 +57,9 @@ impl LimitsHandle {
         let layer = self.layer();
         let in_force = layer.load();
         let evaluation = if Http::exempts(layer, &in_force, head) {
-            Evaluation::Admitted(evaluate::admit_exempt(layer, &in_force))
+            Evaluation::Admitted(admit_exempt(layer, &in_force))
         } else {
-            evaluate::evaluate(layer, &in_force, head)
+            translation::evaluate(layer, &in_force, head)
         };
         Answering(match evaluation {
             Evaluation::Admitted(admitted) => State::Answered(Some(Ok(admission(admitted, head)))),

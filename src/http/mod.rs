@@ -21,7 +21,7 @@ mod response_body;
 mod service;
 mod snapshot;
 mod text;
-mod translation;
+pub(crate) mod translation;
 
 pub use self::answer::Answering;
 pub use self::body::RejectionBody;

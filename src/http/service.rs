@@ -23,6 +23,7 @@ use crate::http::log;
 use crate::http::outcome::{Annotations, StillOpen};
 use crate::http::preflight::has_no_body;
 use crate::http::response_body::ResponseBody;
+use crate::http::translation;
 
 /// A rate-limited service, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -84,7 +85,7 @@ where
             Some(exempts) if exempts(&in_force.policies, &head, &|| has_no_body(&request)) => {
                 Evaluation::Admitted(evaluate::admit_exempt(&self.layer, &in_force))
             }
-            _ => evaluate::evaluate(&self.layer, &in_force, &head),
+            _ => translation::evaluate(&self.layer, &in_force, &head),
         };
         match evaluation {
             Evaluation::Admitted(mut annotations) => {

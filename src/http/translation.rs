@@ -200,20 +200,32 @@ impl Translate for Http {
     }
 }
 
+/// Evaluates a request, and answers it if the only policy rejects it.
+#[inline]
+pub(crate) fn evaluate(
+    layer: &Arc<LayerState<Http>>,
+    in_force: &Arc<InForce<Http>>,
+    head: &RequestHead<'_>,
+) -> Evaluation<Http> {
+    evaluate::evaluate(layer, in_force, head, |decided| reject_plain(layer, in_force, decided, head))
+}
+
+/// Replies at once, since a rejection is too large to be moved. So it is compiled in this crate, and not in each crate
+/// that has a service.
+#[cold]
+fn reject_plain(
+    layer: &Arc<LayerState<Http>>,
+    in_force: &Arc<InForce<Http>>,
+    decided: Reading<'_>,
+    head: &RequestHead<'_>,
+) -> Evaluation<Http> {
+    evaluate::reject_plain(layer, in_force, decided, head, |rejected| {
+        Evaluation::Replied(Http::reply(layer, rejected, head))
+    })
+}
+
 impl Decide for Http {
     const REPLIES: bool = true;
-
-    #[cold]
-    fn reject_plain(
-        layer: &Arc<LayerState<Self>>,
-        in_force: &Arc<InForce<Self>>,
-        decided: Reading<'_>,
-        head: &RequestHead<'_>,
-    ) -> Evaluation<Self> {
-        evaluate::reject_plain(layer, in_force, decided, head, |rejected| {
-            Evaluation::Replied(Self::reply(layer, rejected, head))
-        })
-    }
 
     /// A preflight has no body, so one whose body is not seen is taken for one.
     fn exempts(layer: &LayerState<Self>, in_force: &InForce<Self>, head: &RequestHead<'_>) -> bool {

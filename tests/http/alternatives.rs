@@ -336,7 +336,7 @@ impl Limiter for Full {
 }
 
 #[test]
-fn a_member_is_not_asked_about_allowed_keys() {
+fn allowed_keys_are_not_asked_about() {
     let clock = clock();
     let full = Policy::new("full", Arc::new(Full)).key(User::key());
     let tree = memory("first", 9, &clock).and(full).or_else(memory("second", 9, &clock));

@@ -237,7 +237,7 @@ async fn a_reset_and_a_refund_leave_no_debt_behind() {
 }
 
 #[tokio::test]
-async fn a_refund_leaves_the_rest_of_a_debt() {
+async fn a_refund_leaves_a_debts_rest() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_minute(10));
     let layer = RateLimitLayer::new(policy(bucket, &clock).cost(4).settle_by_handler().owe_shortfalls());

@@ -53,8 +53,8 @@ struct Departure {
     paid: u64,
     /// How often the rules have changed since its future has seen it.
     changes: u32,
-    /// When it is paid for at the slower one of the rates at which its receipt may be read, in nanoseconds: that of the
-    /// charge, and that of the first change after it.
+    /// When it is paid for at the slowest of the rates at which its receipt may be read, in nanoseconds: that of the
+    /// charge, and those of later changes.
     last_paid: u64,
 }
 

@@ -118,7 +118,7 @@ const HTTP: Picture = &[
     ),
     ("response_body", &["body", "outcome"]),
     ("service", &["body", "head", "log", "outcome", "preflight", "response_body", "translation"]),
-    ("answer", &["body", "head", "outcome", "response_body", "service"]),
+    ("answer", &["body", "head", "outcome", "response_body", "service", "translation"]),
     ("layer", &["body", "grpc", "head", "headers", "key", "preflight", "reject", "service"]),
     ("snapshot", &["layer"]),
 ];

@@ -19,7 +19,7 @@ pub(crate) struct Target<'a> {
     /// In its one spelling: see [`normalized`].
     pub(crate) path: Cow<'a, str>,
     query: Option<&'a [u8]>,
-    /// Whether all apps read the path as it is written: see [`is_normal`].
+    /// Whether all apps read the path as it is written: see [`normal_length`].
     is_normal: bool,
 }
 

@@ -16,7 +16,7 @@ pub use self::builder::LimitsBuilder;
 pub(crate) use self::rejected::Problem;
 pub use self::rejected::Rejected;
 use super::domain::{Domain, On};
-use super::evaluate::{Decide, admit_exempt, evaluate_or, reject_plain};
+use super::evaluate::{Decide, admit_exempt, evaluate, reject_plain};
 use super::key::text::Content;
 use super::key::{KeyError, KeyExtractor, KeyTextError};
 use super::outcome::{Evaluation, Waiting};
@@ -154,7 +154,7 @@ impl<D: Decide> LimitsHandle<D> {
             _ if D::exempts(layer, &in_force, subject) => Evaluation::Admitted(admit_exempt(layer, &in_force)),
             // The path of a single policy whose requests hold units may reply. A transaction does not.
             true if !in_force.is_plain() => (layer.longer_path().transaction)(layer, &in_force, subject),
-            _ => evaluate_or(layer, &in_force, subject, reject),
+            _ => evaluate(layer, &in_force, subject, reject),
         };
         Deciding(match evaluation {
             Evaluation::Admitted(admitted) => State::Decided(Some(Ok(Admission::new(admitted)))),

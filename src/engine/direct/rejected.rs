@@ -84,11 +84,11 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// For people: a wait of whole seconds, or of whole milliseconds below one second.
+/// For people: a wait of whole seconds, or of whole milliseconds below one second, and of one at least.
 fn rounded_up(wait: Duration) -> Duration {
     let (seconds, nanos) = (wait.as_secs(), wait.subsec_nanos());
     match seconds {
-        0 => Duration::from_millis(nanos.div_ceil(1_000_000).into()),
+        0 => Duration::from_millis(nanos.div_ceil(1_000_000).max(1).into()),
         _ => Duration::from_secs(seconds.saturating_add(u64::from(nanos > 0))),
     }
 }
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn waits_are_rounded_up() {
         for (wait, shown) in [
-            (Duration::ZERO, "0ns"),
+            (Duration::ZERO, "1ms"),
             (Duration::from_nanos(1), "1ms"),
             (Duration::from_nanos(999_000_001), "1s"),
             (Duration::from_millis(59_999), "60s"),

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use super::rejected::{Problem, Rejected};
 use crate::engine::domain::{Domain, On};
-use crate::engine::evaluate::{self, Decide, OpenRequest};
+use crate::engine::evaluate::{Decide, OpenRequest};
 use crate::engine::key::{KeyError, Marks};
-use crate::engine::outcome::{self, Evaluation};
+use crate::engine::outcome;
 use crate::engine::permits::Held;
 use crate::engine::policy::Policy;
 use crate::engine::reason::{Reason, Refusal, Wait};
-use crate::engine::reload::{InForce, LayerState};
+use crate::engine::reload::LayerState;
 use crate::engine::settlement::Settlement;
 use crate::engine::translate::{Progress, Reading, Translate};
 use crate::engine::verdict::Verdict;
@@ -187,15 +187,6 @@ impl<T: 'static, O: 'static> Translate for On<T, O> {
 
 impl<T: 'static, O: 'static> Decide for On<T, O> {
     const REPLIES: bool = false;
-
-    fn reject_plain(
-        layer: &Arc<LayerState<Self>>,
-        in_force: &Arc<InForce<Self>>,
-        decided: Reading<'_>,
-        subject: &T,
-    ) -> Evaluation<Self> {
-        evaluate::reject_plain(layer, in_force, decided, subject, Evaluation::Rejected)
-    }
 
     fn reply(_: &LayerState<Self>, rejected: outcome::Rejected<Self>, _: &T) -> Rejected {
         rejected.rejection

@@ -65,22 +65,13 @@ use crate::engine::reload::{AskedOnce, InForce, LayerState, LongerPath};
 use crate::engine::translate::Reading;
 use crate::values::{Answer, Ask, Mode};
 
-/// Evaluates a subject by the policies in force.
+/// Evaluates a subject by the policies in force. If the only policy, a plain one, rejects it, `reject` makes the
+/// rejection: by [`reject_plain`].
 ///
 /// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other
 /// requests take the [longer path](LongerPath::WHOLE) of the layer. This function must not name it: see [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate<D: Decide>(
-    layer: &Arc<LayerState<D>>,
-    in_force: &Arc<InForce<D>>,
-    head: &D::Subject<'_>,
-) -> Evaluation<D> {
-    evaluate_or(layer, in_force, head, |decided| D::reject_plain(layer, in_force, decided, head))
-}
-
-/// Evaluates a subject. `reject` makes the rejection of a single plain policy.
-#[inline]
-pub(crate) fn evaluate_or<D: Decide>(
     layer: &Arc<LayerState<D>>,
     in_force: &Arc<InForce<D>>,
     head: &D::Subject<'_>,

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 
-use super::evaluate;
 use crate::engine::domain::Http;
 use crate::engine::evaluate::Decide;
 use crate::engine::outcome::{Evaluated, Evaluation, Waiting};
@@ -20,6 +19,7 @@ use crate::engine::reason::Reason;
 use crate::engine::reload::LongerPath;
 use crate::engine::reload::{Enforceable, LayerSettings, LayerState};
 use crate::http::head::RequestHead;
+use crate::http::translation::evaluate;
 use crate::key::{KeyCharge, KeyError, KeyExtractor};
 use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, SIMULATED, Timestamp};
@@ -165,7 +165,7 @@ fn a_transaction_peeks_before_it_charges() {
 }
 
 #[test]
-fn a_rejection_shows_units_left_without_its_charge() {
+fn a_rejection_shows_uncharged_units() {
     let log = Log::default();
     // Rejected by the precheck, and by the charge.
     for admits in [[false; 2], [true, false]] {
@@ -310,7 +310,7 @@ impl Limiter for Sharing {
 
 /// The processes that share a server did not share this charge.
 #[test]
-fn a_crossing_of_a_fallback_is_not_claimed() {
+fn crossings_of_fallbacks_are_not_claimed() {
     let log = Log::default();
     for (fails, what) in [(false, "claimed"), (true, "reported")] {
         let scripted = Scripted { name: "a", log: Arc::clone(&log), admits: [true; 2], fails };
@@ -671,7 +671,7 @@ impl Limiter for OutOfReach {
 }
 
 #[test]
-fn what_no_luck_would_admit_is_no_failure() {
+fn failures_hide_no_certain_rejection() {
     fn reason(last: impl IntoPolicies) -> Reason {
         let failing = Policy::new("failing", Arc::new(OutOfReach)).on_failure(FailureMode::Reject);
         let layer = layer(failing.or_else(scripted(&Log::default(), "other", [true; 2])).and(last));
@@ -873,7 +873,7 @@ fn a_fallback_learns_precedence_and_patience() {
 }
 
 #[test]
-fn a_rejection_names_a_ban_of_the_server() {
+fn a_rejection_names_the_servers_ban() {
     let layer = holding(&Log::default(), || {
         let reason = OverrideReason::new("scrapes").expect("it is one");
         let ban = Exception { is_ban: true, left: Duration::from_secs(9), reason };

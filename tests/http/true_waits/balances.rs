@@ -94,7 +94,7 @@ fn an_alternative_is_told_for_units_that_expire() {
 
 /// A member that was passed over for bought units rejects again, once these will have expired.
 #[test]
-fn a_member_is_passed_over_only_for_units_that_last() {
+fn a_member_yields_to_units_that_last() {
     let clock = clock();
     let members = rate("included", 7 * MINUTE, &clock).or_else(bought(&clock));
     let layer = layer(rate("rate", MINUTE, &clock).and(members), &[(1, Some(MINUTE / 60))]);
@@ -121,7 +121,7 @@ fn units_of_a_window_do_not_expire() {
 
 /// Clients are told whole seconds, by the end of which the units must not have expired.
 #[test]
-fn the_wait_is_rounded_up_before_units_expire() {
+fn waits_are_rounded_before_units_expire() {
     let second = Duration::from_secs(1);
     for (into_the_minute, expires_in, told) in [
         (second / 2, MINUTE - second * 3 / 10, None),
