@@ -147,11 +147,17 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
 fn two_processes_on_postgresql_share_what_is_in_flight() {
     let server = PostgresServer::start();
     let Processes([first, second]) = Processes::start(&StoreFile::new("postgres", &server.url()));
-    let open = [(), ()].map(|()| begin(&first, "POST", "/v1/chat", "bob", "content-length: 3\r\n"));
-    await_until("the other process rejects a third", || {
-        let (head, body) = send(&second, "GET", "/v1/usage", "bob");
-        head.starts_with("http/1.1 429") && body.contains("in-flight")
+    let open = [(), ()].map(|()| {
+        let mut stream = begin(&first, "POST", "/v1/chat", "bob", "content-length: 3\r\nexpect: 100-continue\r\n");
+        // The handler asks for the prompt, so the request was admitted. To ask the other process again and again instead
+        // would use up what the plan includes per minute.
+        let mut status = [0; b"HTTP/1.1 100".len()];
+        stream.read_exact(&mut status).unwrap();
+        assert_eq!(&status, b"HTTP/1.1 100");
+        stream
     });
+    let (head, body) = send(&second, "GET", "/v1/usage", "bob");
+    assert!(head.starts_with("http/1.1 429") && body.contains("in-flight"), "{head}: {body}");
     drop(open);
     await_until("their units are free again", || {
         send(&second, "GET", "/v1/usage", "bob").0.starts_with("http/1.1 200")
