@@ -136,7 +136,7 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     // The other one asks the server about him twice per second, and rejects him, too. It would not ban him by itself
     // for so few requests.
     let sees_ban = |_| {
-        thread::sleep(Duration::from_millis(300));
+        thread::sleep(Duration::from_secs(1));
         wait(second) > 500
     };
     assert!((0..10).any(sees_ban), "the other process does not know of the ban");
