@@ -57,6 +57,8 @@ pub(super) struct Link {
     pub(super) swallows: Instant,
     /// No answer gets through, from the first instant to the second.
     pub(super) dead: Option<(Instant, Instant)>,
+    /// The first connection since the server has become the primary.
+    pub(super) connected: Option<Instant>,
 }
 
 struct Connection {
@@ -78,7 +80,7 @@ impl Network {
     pub(super) fn new(seed: u64, processes: usize, shards: usize, delay: (u64, u64), is_logged: bool) -> Arc<Self> {
         let now = Instant::now();
         let count = shards.max(1);
-        let link = Link { stalled: [now; 2], refuses: now, swallows: now, dead: None };
+        let link = Link { stalled: [now; 2], refuses: now, swallows: now, dead: None, connected: None };
         let mut servers: Vec<_> = (0..2 * count).map(|_| Server::new(now)).collect();
         servers[count..].iter_mut().for_each(|standby| standby.is_replica = true);
         Arc::new(Self(Mutex::new(NetworkState {
@@ -130,7 +132,8 @@ impl Network {
             let task = tokio::spawn(serve).abort_handle();
             state.connections.retain(|it| !it.task.is_finished());
             state.connections.push(Connection { process, server, task, is_lost });
-            let dead = &mut state.links[process][server].dead;
+            let Link { dead, connected, .. } = &mut state.links[process][server];
+            connected.get_or_insert(now);
             *dead = dead.filter(|(_, until)| now < *until && *until < now + FOREVER / 2);
         }
         sleep(back).await;
@@ -247,6 +250,11 @@ impl NetworkState {
 
     pub(super) fn link(&mut self, process: usize, server: usize) -> &mut Link {
         &mut self.links[process][server]
+    }
+
+    /// No process knows yet that a server is a primary.
+    pub(super) fn begin_as_primary(&mut self, server: usize) {
+        self.links.iter_mut().for_each(|links| links[server].connected = None);
     }
 
     /// Ends the connections of a process to a server. While packets are lost, the process does not notice.

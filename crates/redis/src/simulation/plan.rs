@@ -230,6 +230,7 @@ impl PlannedFault {
                 state.servers[primary].is_replica = false;
                 state.servers[server].is_replica = true;
                 state.servers[server].is_up &= crashed == 0;
+                state.begin_as_primary(primary);
             }
             Self::Clock { step, rate, .. } => state.servers[server].set_clock(step, rate),
             _ => {}
