@@ -149,8 +149,8 @@ fn two_processes_on_postgresql_share_what_is_in_flight() {
     let Processes([first, second]) = Processes::start(&StoreFile::new("postgres", &server.url()));
     let open = [(), ()].map(|()| {
         let mut stream = begin(&first, "POST", "/v1/chat", "bob", "content-length: 3\r\nexpect: 100-continue\r\n");
-        // The handler asks for the prompt, so the request was admitted. To ask the other process again and again instead
-        // would use up what the plan includes per minute.
+        // The handler asks for the prompt, so the request was admitted. Asking the other process again and again
+        // instead would use up what the plan includes per minute.
         let mut status = [0; b"HTTP/1.1 100".len()];
         stream.read_exact(&mut status).unwrap();
         assert_eq!(&status, b"HTTP/1.1 100");

@@ -117,8 +117,8 @@ fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault:
             let Some((since, until)) = state.link(process, server).dead.filter(|(_, until)| now < *until) else {
                 continue;
             };
-            // With several faults at once, the client may not get to this node; nor if it does not know yet that this is
-            // the primary.
+            // With several faults at once, the client may not get to this node; nor if it does not know yet that this
+            // is the primary.
             let is_known = state.link(process, server).connected.is_some_and(|at| at < since);
             let patience = plan.timeout * 3 + Duration::from_millis(10);
             if !is_known || last_fault != since || now < since + patience || until < now {
