@@ -210,7 +210,7 @@ def check_dashboard(prometheus):
     count = 0
     for panel in panels:
         for target in panel["targets"]:
-            query = target["expr"].replace("$__rate_interval", "2m")
+            query = target["expr"].replace("$__rate_interval", "2m").replace("$__range", "2m")
             query = re.sub(r'"\$(route|policy)"', '".*"', query)
             assert "$" not in query, query
             check_query(prometheus, panel["title"], query)

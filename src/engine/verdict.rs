@@ -79,6 +79,10 @@ impl Verdict {
         Self { policies: all, is_rejected: false }
     }
 
+    pub(crate) fn of_one(policy: PolicyVerdict) -> Self {
+        Self { policies: SmallVec::from_buf([policy]), is_rejected: false }
+    }
+
     /// Marks the request as rejected, by policies or for another reason.
     pub(crate) fn rejected(self) -> Self {
         Self { is_rejected: true, ..self }

@@ -11,6 +11,7 @@ use crate::engine::outcome::{Evaluation, Rejected};
 use crate::engine::policy::{Fate, Policy};
 use crate::engine::reason::{Reason, Refusal, Wait};
 use crate::engine::translate::Reading;
+use crate::engine::verdict::{PolicyVerdict, Verdict};
 use crate::values::{LimiterError, PartitionKey};
 
 impl<D: Decide> Scope<'_, D> {
@@ -110,8 +111,8 @@ impl<D: Decide> Scope<'_, D> {
         let is_suspended = decided.decision.is_suspended();
         let is_shared = is_shared(policy, decided.key);
         let wait = Wait::of(decided.decision, policy.description.sheds());
+        let verdict = Verdict::of_one(PolicyVerdict::new(policy, *decided.decision, false));
         let decided = std::iter::once(decided);
-        let verdict = self.plain_verdict(decided.clone());
         let refusal = |reason, is_due_to_others| Refusal { reason, is_due_to_others, wait };
         // Three calls, so that each is compiled for its reason.
         let rejection = if is_suspended {
