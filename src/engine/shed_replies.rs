@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::engine::translate::Translate;
 use crate::values::ShedsAnybody;
+use crate::values::time::seconds_ceil;
 
 /// The replies of one policy to subjects that were shed. They differ in their wait alone, so the first one with each
 /// wait is kept, and the others are copies: a server that is overloaded has no time to put them together.
@@ -38,7 +39,7 @@ impl<D: Translate> ShedReplies<D> {
         make: impl FnOnce() -> D::Reply,
         shedder: impl FnOnce() -> Option<Arc<dyn ShedsAnybody>>,
     ) -> D::Reply {
-        let seconds = wait.map_or(0, |wait| wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1));
+        let seconds = wait.map_or(0, |wait| seconds_ceil(wait).max(1));
         let place = usize::try_from(seconds).ok().filter(|place| *place < PLACES);
         let Some(place) = place.filter(|_| D::is_usual(subject)) else { return make() };
         if let Some(kept) = self.by_seconds.get().and_then(|by_seconds| by_seconds[place].get()) {

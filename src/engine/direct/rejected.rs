@@ -9,6 +9,7 @@ use crate::engine::key::KeyError;
 use crate::engine::reason::Reason;
 use crate::engine::verdict::Verdict;
 use crate::values::LimiterError;
+use crate::values::time::seconds_ceil;
 
 /// Why a value is rejected.
 #[derive(Clone, Debug)]
@@ -86,10 +87,9 @@ impl fmt::Display for Rejected {
 
 /// For people: a wait of whole seconds, or of whole milliseconds below one second, and of one at least.
 fn rounded_up(wait: Duration) -> Duration {
-    let (seconds, nanos) = (wait.as_secs(), wait.subsec_nanos());
-    match seconds {
-        0 => Duration::from_millis(nanos.div_ceil(1_000_000).max(1).into()),
-        _ => Duration::from_secs(seconds.saturating_add(u64::from(nanos > 0))),
+    match wait.as_secs() {
+        0 => Duration::from_millis(wait.subsec_nanos().div_ceil(1_000_000).max(1).into()),
+        _ => Duration::from_secs(seconds_ceil(wait)),
     }
 }
 

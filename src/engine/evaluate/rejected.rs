@@ -12,6 +12,7 @@ use crate::engine::policy::{Fate, Policy};
 use crate::engine::reason::{Reason, Refusal, Wait};
 use crate::engine::translate::Reading;
 use crate::engine::verdict::{PolicyVerdict, Verdict};
+use crate::values::time::seconds_ceil;
 use crate::values::{LimiterError, PartitionKey};
 
 impl<D: Decide> Scope<'_, D> {
@@ -157,7 +158,7 @@ impl<D: Decide> Scope<'_, D> {
             let wait = self.greatest(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
             let Some(Wait::After(wait)) = wait else { return };
             // As clients are told.
-            let wait = Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0));
+            let wait = Duration::from_secs(seconds_ceil(wait));
             let runs_out = |entry: &&mut PolicyEntry| expires(entry.policy_of(policies)) && entry.runs_out_within(wait);
             // Each is found once, and each makes the wait longer, so those that were passed for a shorter one stay so.
             let Some(entry) = entries.iter_mut().find(runs_out) else { return };

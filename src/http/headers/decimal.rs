@@ -1,7 +1,6 @@
 //! Decimal numbers in header fields: writing, parsing and rounding.
 
 use std::sync::LazyLock;
-use std::time::Duration;
 
 use http::HeaderValue;
 
@@ -17,11 +16,6 @@ pub(super) fn value_of(text: &[u8]) -> HeaderValue {
 
 /// The greatest Integer of a structured field (RFC 9651, section 3.3.1).
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
-
-/// Rounds `span` up to whole seconds.
-pub(super) fn seconds_ceil(span: Duration) -> u64 {
-    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
-}
 
 /// The values of smaller numbers are slices of [`DIGITS`], so that most responses allocate nothing for them.
 const FEW: usize = 10_000;

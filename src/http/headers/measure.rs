@@ -3,8 +3,9 @@
 use std::num::NonZeroU64;
 use std::time::Duration;
 
-use super::decimal::{MAX_INTEGER, seconds_ceil};
+use super::decimal::MAX_INTEGER;
 use super::wait::retry_after_seconds;
+use crate::values::time::seconds_ceil;
 use crate::values::{Decision, Outcome, Quota, Shape, Terms, gcd};
 
 /// The quota that one policy advertises, and the computation of a decision's numbers.

@@ -6,8 +6,9 @@ use std::time::{Duration, SystemTime};
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::decimal::{self, Scratch, seconds_ceil, value_of};
+use super::decimal::{self, Scratch, value_of};
 use crate::http::head::{append_field, set_field};
+use crate::values::time::seconds_ceil;
 
 /// The field with the exact wait, in decimal seconds to the microsecond, rounded up. After the field of M. Perham, "The
 /// Leaky Bucket rate limiter", 2020.

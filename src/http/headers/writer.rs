@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-use super::decimal::{Scratch, seconds_ceil, value_of};
+use super::decimal::{Scratch, value_of};
 use super::draft07::{self, PolicyStanding};
 use super::draft11::{self, QuotaUnit};
 use super::fields::{Advertise, Generation, Partition, RateLimitFields, ResetForm};
@@ -19,6 +19,7 @@ use super::plans::Plans;
 use super::response_fields::{DeferredFields, ResponseFields, write_draft11};
 use super::x_ratelimit;
 use crate::util::keyed_hash::Secret;
+use crate::values::time::seconds_ceil;
 use crate::values::{Decision, PartitionKey, Quota, Terms};
 
 /// Writes the fields that advertise the remaining quota. Built once per layer, with all that is the same on every

@@ -4,11 +4,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{HeaderMap, HeaderName};
 
-use super::decimal::{self, seconds_ceil};
+use super::decimal;
 use super::fields::ResetForm;
 use super::merge::is_stricter;
 use crate::http::head::set_field;
 use crate::values::Decision;
+use crate::values::time::seconds_ceil;
 
 /// The field with the limit of the policy that is the closest to its end, as many APIs have it.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");

@@ -9,6 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+/// Rounds `span` up to whole seconds.
+#[inline]
+pub(crate) fn seconds_ceil(span: Duration) -> u64 {
+    span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0))
+}
+
 /// An instant on a store's clock, in nanoseconds.
 ///
 /// Two timestamps may be compared only when they come from the same clock. The range is 584 years; arithmetic
