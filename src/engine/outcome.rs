@@ -9,6 +9,8 @@ use super::verdict::Verdict;
 
 /// The result of an evaluation.
 pub(crate) enum Evaluation<D: Translate> {
+    /// It passes, and nothing is reported.
+    Clear,
     /// It passes.
     Admitted(Admitted<D>),
     Rejected(Rejected<D>),
@@ -63,11 +65,22 @@ pub(crate) struct Rare {
 }
 
 impl<D: Translate> Admitted<D> {
+    /// Of a subject of which nothing is reported.
+    #[inline(always)]
+    pub(crate) fn clear() -> Self {
+        Self::Known { fields: D::Fields::default(), rare: None }
+    }
+
+    /// Whether nothing is reported, and nothing ends with the subject.
+    #[inline(always)]
+    pub(super) fn is_clear(&self) -> bool {
+        matches!(self, Self::Known { fields, rare: None } if D::is_empty(fields))
+    }
+
     /// The subject holds units, too.
     #[inline(always)]
     pub(super) fn holding(self, request: D::Held) -> Self {
-        let is_bare = matches!(&self, Self::Known { fields, rare: None } if D::is_empty(fields));
-        Self::Held { request, known: (!is_bare).then(|| Box::new(self)) }
+        Self::Held { request, known: (!self.is_clear()).then(|| Box::new(self)) }
     }
 
     /// The rare reports, if there are any. Those of an open subject are made when it is over.

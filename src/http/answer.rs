@@ -62,6 +62,7 @@ impl LimitsHandle {
             translation::evaluate(layer, &in_force, head)
         };
         Answering(match evaluation {
+            Evaluation::Clear => State::Answered(Some(Ok(Admission::new(Annotations::clear())))),
             Evaluation::Admitted(admitted) => State::Answered(Some(Ok(admission(admitted, head)))),
             Evaluation::Rejected(rejected) => State::Answered(Some(Err(Http::reply(layer, rejected, head)))),
             Evaluation::Replied(response) => State::Answered(Some(Err(response))),

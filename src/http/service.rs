@@ -88,6 +88,10 @@ where
             _ => translation::evaluate(&self.layer, &in_force, &head),
         };
         match evaluation {
+            Evaluation::Clear => {
+                let response = self.inner.call(request);
+                ResponseFuture { state: FutureState::Passing { response, annotations: None } }
+            }
             Evaluation::Admitted(mut annotations) => {
                 annotations.extend_request(&mut request);
                 let response = self.inner.call(request);

@@ -441,6 +441,23 @@ lemma(
         "a window that is ahead is forgotten": (fixed(number=present), *same_month, used > 0, number == present + 1),
     },
 )
+# What `plain.sql` makes of a row under the same period. The whole statement decides on all other rows.
+plain_number = greatest(least(number, present + 1), present)
+plain_used = If(number >= present, used, 0)
+lemma(
+    FIXED,
+    "a plain charge finds what the whole statement finds",
+    **(of_fixed | {"right": fixed(number=plain_number, used=plain_used)}),
+    given=[*window_given, fits_fixed, same_period],
+    uses=edges,
+    fixed=[*same_month, used > 0],
+    claim=lambda it: And(it["number"] == fixed_number, it["used"] == fixed()["used"]),
+    broken={
+        "as far ahead as the row": (fixed(number=greatest(number, present)), *same_month, used > 0, number > present + 1),
+        "a window that is ahead is forgotten": fixed(used=If(number == present, used, 0)),
+        "what was used counts in the next window, too": fixed(used=If(number + 1 >= present, used, 0)),
+    },
+)
 lemma(
     FIXED,
     "under another period, what counts of it counts in the present window",
@@ -631,6 +648,31 @@ lemma(
             number == 446,
             previous == 0,
         ),
+    },
+)
+plain_previous = If(number >= present, previous, If(number + 1 == present, used, 0))
+lemma(
+    SLIDING,
+    "a plain charge finds what the whole statement finds",
+    **(of_sliding | {"right": sliding(number=plain_number, previous=plain_previous, used=plain_used)}),
+    given=[*sliding_given, same_period],
+    fixed=[*same_month, *in_the_middle, previous > 2**40, used > 2**41],
+    claim=lambda it: And(
+        it["number"] == sliding_number,
+        it["previous"] == sliding_previous,
+        it["used"] == sliding()["used"],
+    ),
+    broken={
+        "as far ahead as the row": (
+            sliding(number=greatest(number, present)),
+            *same_month,
+            *in_the_middle,
+            number > 446,
+            previous == 0,
+        ),
+        "the window before is forgotten": sliding(previous=If(number >= present, previous, 0)),
+        "two windows later, it is still the one before": sliding(previous=If(number >= present, previous, used)),
+        "what was used counts in the next window, too": sliding(used=If(number + 1 >= present, used, 0)),
     },
 )
 lemma(

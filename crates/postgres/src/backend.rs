@@ -251,20 +251,13 @@ impl<A: Kept> KeyRow<A> {
     }
 
     async fn charge(&self, cost: u64, count: u32) -> Result<Applied<A::State>, PostgresFault> {
-        let statement = self.postgres.statements().decide(A::KIND);
         let mut arguments = Arguments { count, cost, asked: self.postgres.time_here(), ..Arguments::default() };
         loop {
-            let Some(mut fields) = self.send(statement, arguments.clone()).await? else {
+            let Some((now, row, charged)) = self.charge_once(&arguments).await? else {
                 // The clock of this process is so wrong that it sent other windows than the present one of the server.
                 arguments.asked = self.read().await?.now;
                 continue;
             };
-            let now = fields.time()?;
-            let row = Row::read_brief(&mut fields, terms(&self.algorithm.quota()))?;
-            let charged = u32::try_from(fields.unsigned()?).map_err(|_| FaultKind::Unintelligible)?;
-            if fields.unsigned()? == 1 {
-                self.postgres.note_new_row(&self.key);
-            }
             if row.standing.is_in_force(now) {
                 let old = row.state_in_force(&self.algorithm, now)?;
                 return Ok(Applied { now, old: Some(old), standing: row.standing, kept: None, charged: 0 });
@@ -276,6 +269,24 @@ impl<A: Kept> KeyRow<A> {
             let old = row.numbers.before(A::KIND, charged, cost).state(&self.algorithm, now)?;
             return Ok(Applied { now, old: Some(old), standing: Standing::default(), kept: None, charged });
         }
+    }
+
+    /// Returns the time, the row after it, and how many requests were charged. `None` if the row is new, and begins in
+    /// another window than was sent.
+    async fn charge_once(&self, arguments: &Arguments) -> Result<Option<(Timestamp, Row, u32)>, PostgresFault> {
+        let (quota, [plain, whole]) = (terms(&self.algorithm.quota()), self.postgres.statements().charge(A::KIND));
+        let plainly = if self.postgres.charges_plainly() { self.send(plain, arguments.clone()).await? } else { None };
+        if let Some(mut fields) = plainly {
+            let (now, row) = (fields.time()?, Row::read_plain(&mut fields, quota)?);
+            return Ok(Some((now, row, fields.count()?)));
+        }
+        let Some(mut fields) = self.send(whole, arguments.clone()).await? else { return Ok(None) };
+        let (now, row) = (fields.time()?, Row::read_brief(&mut fields, quota)?);
+        let charged = fields.count()?;
+        if fields.unsigned()? == 1 {
+            self.postgres.note_new_row(&self.key);
+        }
+        Ok(Some((now, row, charged)))
     }
 
     /// Reads the state as it counts under the quota by which it was written.

@@ -213,14 +213,18 @@ impl Row {
         Ok(Some(Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing }))
     }
 
-    /// Reads the columns that `sql::BRIEF_ROW` names, of a row that a statement under this quota has written.
-    pub(crate) fn read_brief(fields: &mut Fields, quota: [u64; 3]) -> Result<Self, PostgresFault> {
+    /// Reads the columns that a plain charge returns, which was made under this quota.
+    pub(crate) fn read_plain(fields: &mut Fields, [limit, burst, period]: [u64; 3]) -> Result<Self, PostgresFault> {
         let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
         let [previous, used] = [fields.unsigned()?, fields.unsigned()?];
-        let numbers = |[limit, burst, period]: [u64; 3]| Numbers { limit, burst, period, number, previous, used };
-        let Some(kept) = fields.text()? else {
-            return Ok(Self { numbers: numbers(quota), standing: Standing::default() });
-        };
+        let numbers = Numbers { limit, burst, period, number, previous, used };
+        Ok(Self { numbers, standing: Standing::default() })
+    }
+
+    /// Reads the columns that `sql::BRIEF_ROW` names, of a row that a statement under this quota has written.
+    pub(crate) fn read_brief(fields: &mut Fields, quota: [u64; 3]) -> Result<Self, PostgresFault> {
+        let plain = Self::read_plain(fields, quota)?;
+        let Some(kept) = fields.text()? else { return Ok(plain) };
         let mut parts = kept.splitn(7, ',');
         let mut next = || parts.next().ok_or_else(|| unreadable("the standing"));
         let unsigned = |text: &str| text.parse::<u128>().map(clamped).map_err(|_| unreadable("the standing"));
@@ -232,7 +236,8 @@ impl Row {
             reason => OverrideReason::stored(reason).map_err(|_| unreadable("reason"))?,
         };
         let standing = Standing { banned_until, owing_until, allowed_until, reason };
-        Ok(Self { numbers: numbers(quota), standing })
+        let [limit, burst, period] = quota;
+        Ok(Self { numbers: Numbers { limit, burst, period, ..plain.numbers }, standing })
     }
 
     /// Corrects a row that was written by a clock which was ahead, as the statements do.
@@ -276,6 +281,11 @@ impl Fields {
 
     pub(crate) fn unsigned(&mut self) -> Result<u64, PostgresFault> {
         self.int()?.and_then(|number| u64::try_from(number).ok()).ok_or_else(|| unreadable("a number is negative"))
+    }
+
+    /// Reads how many requests were charged.
+    pub(crate) fn count(&mut self) -> Result<u32, PostgresFault> {
+        u32::try_from(self.unsigned()?).map_err(|_| unreadable("a number of requests"))
     }
 
     pub(crate) fn time(&mut self) -> Result<Timestamp, PostgresFault> {

@@ -71,6 +71,9 @@ pub struct Postgres {
     record_sweeps: Arc<Sweeps>,
     #[cfg(test)]
     clocks: Clocks,
+    /// Whether no charge is made by a plain statement.
+    #[cfg(test)]
+    is_whole: bool,
 }
 
 /// The clocks of tests.
@@ -112,6 +115,8 @@ impl Postgres {
             record_sweeps: Arc::default(),
             #[cfg(test)]
             clocks: Clocks::default(),
+            #[cfg(test)]
+            is_whole: false,
         }
     }
 
@@ -277,6 +282,14 @@ impl Postgres {
         &self.statements
     }
 
+    /// Whether a plain charge is tried first: a test also charges by whole statements alone.
+    pub(crate) const fn charges_plainly(&self) -> bool {
+        #[cfg(test)]
+        return !self.is_whole;
+        #[cfg(not(test))]
+        true
+    }
+
     pub(crate) fn calls(&self) -> &Calls {
         &self.calls
     }
@@ -320,6 +333,12 @@ impl Postgres {
     /// Decides by another clock than the server's.
     pub(crate) fn with_clock(mut self, clock: impl Clock) -> Self {
         self.clocks.server = Some(Arc::new(clock));
+        self
+    }
+
+    /// Charges by statements that decide on any row.
+    pub(crate) fn with_whole_statements(mut self) -> Self {
+        self.is_whole = true;
         self
     }
 

@@ -19,7 +19,7 @@ use super::domain::{Domain, On};
 use super::evaluate::{Decide, admit_exempt, evaluate, reject_plain};
 use super::key::text::Content;
 use super::key::{KeyError, KeyExtractor, KeyTextError};
-use super::outcome::{Evaluation, Waiting};
+use super::outcome::{Admitted, Evaluation, Waiting};
 use super::policy::{IntoPolicies, Policy, PolicyError};
 use super::reload::LimitsHandle;
 use super::translate::{Reading, Translate};
@@ -157,6 +157,7 @@ impl<D: Decide> LimitsHandle<D> {
             _ => evaluate(layer, &in_force, subject, reject),
         };
         Deciding(match evaluation {
+            Evaluation::Clear => State::Decided(Some(Ok(Admission::new(Admitted::clear())))),
             Evaluation::Admitted(admitted) => State::Decided(Some(Ok(Admission::new(admitted)))),
             Evaluation::Rejected(rejected) => State::Decided(Some(Err(Box::new(rejected.rejection)))),
             Evaluation::Replied(_) => unreachable!("only a policy that holds units replies"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::decide::Decide;
 use super::entry::{PolicyEntry, Progress};
 use super::scope::Scope;
-use crate::engine::outcome::{Admitted, Rare};
+use crate::engine::outcome::{Admitted, Evaluation, Rare};
 use crate::engine::policy::Policy;
 use crate::engine::translate::Reading;
 use crate::engine::verdict::{PolicyVerdict, Verdict};
@@ -28,6 +28,12 @@ impl<D: Decide> Scope<'_, D> {
     pub(super) fn annotate_plain<'a>(self, decided: impl Iterator<Item = Reading<'a>> + Clone) -> Admitted<D> {
         let rare = if self.layer.settings.adds_verdict { self.plain_rare(decided.clone()) } else { None };
         Admitted::Known { fields: self.plain_fields(decided), rare }
+    }
+
+    #[inline]
+    pub(super) fn admit_plain<'a>(self, decided: impl Iterator<Item = Reading<'a>> + Clone) -> Evaluation<D> {
+        let admitted = self.annotate_plain(decided);
+        if admitted.is_clear() { Evaluation::Clear } else { Evaluation::Admitted(admitted) }
     }
 
     // Not inlined, so that a layer without the verdict does not pay for moving it.

@@ -114,7 +114,7 @@ pub(crate) fn evaluate<D: Decide>(
         if decision.is_allowed() {
             policy.report_health(None);
             policy.note(Fate::from_admission(decision), Some(key), Some(decision));
-            return Evaluation::Admitted(scope.annotate_plain(std::iter::once(decided)));
+            return scope.admit_plain(std::iter::once(decided));
         }
         if decision.ban().is_none() {
             policy.report_health(None);

@@ -98,7 +98,7 @@ impl<D: Decide> Scope<'_, D> {
             let PlainEntry { key, quota, policy, .. } = entry;
             Reading { policy: *policy as usize, key, quota: *quota, decision }
         });
-        Evaluation::Admitted(self.annotate_plain(decided))
+        self.admit_plain(decided)
     }
 }
 

@@ -117,6 +117,7 @@ fn respond(layer: &Arc<LayerState<Http>>) -> Response<()> {
         }
         Evaluation::Rejected(rejected) => Http::reply(layer, rejected, &RequestHead::from(&request)).map(drop),
         Evaluation::Replied(response) => response.map(drop),
+        Evaluation::Clear => panic!("the layer has fields and a verdict"),
         Evaluation::Pending(_) => panic!("all limiters answer at once"),
     }
 }

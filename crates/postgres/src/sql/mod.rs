@@ -1,5 +1,8 @@
 //! The statements: one text for each, whichever driver sends it.
 //!
+//! A charge is made by `plain.sql` if the row is as most are: under the quota of the question, without a ban, a debt or
+//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all.
+//!
 //! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
 //! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two decisions on a key, the
 //! later one has read the clock later.
@@ -81,6 +84,18 @@ const CHANGED: &str = "timestamptz 'epoch' + (now / 1000) * interval '1 microsec
 
 const AHEAD: &str = "greatest({changed_nanos} - now / 1000 * 1000, 0) AS ahead";
 
+/// The clock of a plain charge, which [`IS_AHEAD`] has read before: if it is set back in between, it stands still.
+#[cfg(not(test))]
+const PLAIN_NOW: &str = "(extract(epoch FROM greatest(clock_timestamp(), r.changed)) * 1000000)::int8 * 1000";
+#[cfg(test)]
+const PLAIN_NOW: &str = NOW;
+
+/// Whether the clock was ahead that wrote the row. In a test, times have nanoseconds.
+#[cfg(not(test))]
+const IS_AHEAD: &str = "r.changed > clock_timestamp()";
+#[cfg(test)]
+const IS_AHEAD: &str = "{changed_nanos} > {now}";
+
 const IS_IN_FORCE: &str = "coalesce(greatest(r.banned_until, r.owing_until, r.allowed_until) - ahead > now, false)";
 
 /// The columns that [`Row::read`](crate::kept::Row::read) reads.
@@ -110,6 +125,8 @@ struct Parts {
     corrected: &'static str,
     /// Steps.
     counted: &'static str,
+    /// The same of a row under the quota of the question, without a standing and from no clock that was ahead.
+    plainly_counted: &'static str,
     charged: &'static str,
     state: &'static str,
     /// The nanosecond from which the state decides as no state does.
@@ -136,6 +153,7 @@ const BUCKET: Parts = Parts {
               ELSE least(div(rolled_debt, r.quota_period) * @period \
               + div(mod(rolled_debt, r.quota_period) * @period + r.quota_period - 1, r.quota_period), \
               1329227995784915872903807060280344576) END AS debt",
+    plainly_counted: "> greatest(r.number - now::numeric * @limit, 0) AS debt",
     charged: "least(div(@burst::numeric * @period - debt, @cost::numeric * @period), @count)",
     state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number, \
             0::int8 AS previous, 0::int8 AS used",
@@ -145,6 +163,10 @@ const BUCKET: Parts = Parts {
     refunded: "greatest(corrected - unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
 };
 
+/// How much of the window before counts, rounded up.
+const WEIGHT: &str = "CASE WHEN present_previous = 0 THEN 0 \
+    ELSE div(present_previous * (@period - greatest(now - present_number * @period, 0)) + @period - 1, @period) END AS weight";
+
 const FIXED_WINDOW: Parts = Parts {
     covered: "true",
     fresh_charged: "least(@limit / @cost, @count)",
@@ -153,6 +175,8 @@ const FIXED_WINDOW: Parts = Parts {
     counted: "> CASE WHEN r.quota_period = @period THEN greatest(corrected, now / @period) \
               ELSE now / @period END AS present_number, \
               CASE WHEN (corrected + 1) * r.quota_period > now THEN r.used ELSE 0 END AS present_used",
+    plainly_counted: "> greatest(least(r.number, now / @period + 1), now / @period) AS present_number, \
+                      CASE WHEN r.number >= now / @period THEN r.used ELSE 0 END AS present_used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "(number + 1) * {period}",
@@ -174,9 +198,13 @@ const SLIDING_WINDOW: Parts = Parts {
               CASE WHEN r.quota_period = @period THEN rolled_used ELSE (rolled_used + div(rolled_previous * \
               (r.quota_period - least(greatest(now - rolled_number * r.quota_period, 0), r.quota_period)) \
               + r.quota_period - 1, r.quota_period))::int8 END AS present_used
-              > CASE WHEN present_previous = 0 THEN 0 \
-              ELSE div(present_previous * (@period - greatest(now - present_number * @period, 0)) + @period - 1, \
-              @period) END AS weight",
+              > {weight}",
+    plainly_counted: "> now / @period AS window_of_clock
+                      > greatest(least(r.number, window_of_clock + 1), window_of_clock) AS present_number, \
+                      CASE WHEN r.number >= window_of_clock THEN r.previous \
+                      WHEN r.number + 1 = window_of_clock THEN r.used ELSE 0 END AS present_previous, \
+                      CASE WHEN r.number >= window_of_clock THEN r.used ELSE 0 END AS present_used
+                      > {weight}",
     charged: "least((@limit - present_used - weight::int8) / @cost, @count)",
     state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
     ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * {period}",
@@ -203,6 +231,9 @@ const CALENDAR_WINDOW: Parts = Parts {
     // Units that still count do so in the present window: of another calendar, and from the future.
     counted: "> CASE WHEN now < @first THEN @first ELSE @second END::numeric AS present_number, \
               CASE WHEN now < corrected THEN r.used ELSE 0 END AS present_used",
+    // Between two windows that the caller does not know, the row stays as it is.
+    plainly_counted: "> CASE WHEN NOT ({covered}) THEN r.number WHEN now < @first THEN @first ELSE @second END AS present_number, \
+                      CASE WHEN NOT ({covered}) OR now < r.number THEN r.used ELSE 0 END AS present_used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "number",
@@ -446,6 +477,8 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
         ("clock", CLOCK),
         ("ahead", AHEAD),
         ("is_in_force", IS_IN_FORCE),
+        ("plain_now", PLAIN_NOW),
+        ("is_ahead", IS_AHEAD),
         ("row", ROW),
         ("brief_row", BRIEF_ROW),
         ("decided_at", DECIDED_AT),
@@ -487,6 +520,7 @@ fn instant(nanos: &str) -> String {
 /// All statements on one table.
 #[derive(Debug)]
 pub(crate) struct Statements {
+    plain: Vec<Statement>,
     decide: Vec<Statement>,
     refund: Vec<Statement>,
     stand: Vec<Statement>,
@@ -533,6 +567,8 @@ impl Statements {
                     ("fresh_expires", &instant(&ends)),
                     ("corrected", parts.corrected),
                     ("counted", parts.counted),
+                    ("plainly_counted", parts.plainly_counted),
+                    ("weight", WEIGHT),
                     ("charged", parts.charged),
                     ("state", parts.state),
                     ("expires", &instant(&format!("greatest({ends}, r.bans_until)"))),
@@ -545,6 +581,7 @@ impl Statements {
         };
         let each = |text: &str| Kind::ALL.iter().map(|kind| of_kind(text, kind)).collect();
         Self {
+            plain: each(include_str!("plain.sql")),
             decide: each(include_str!("decide.sql")),
             refund: each(include_str!("refund.sql")),
             stand: each(include_str!("stand.sql")),
@@ -567,8 +604,9 @@ impl Statements {
         }
     }
 
-    pub(crate) fn decide(&self, kind: Kind) -> &Statement {
-        &self.decide[kind as usize]
+    /// The plain charge, and the one that decides on any row.
+    pub(crate) fn charge(&self, kind: Kind) -> [&Statement; 2] {
+        [&self.plain[kind as usize], &self.decide[kind as usize]]
     }
 
     /// The statement on several keys, of these algorithms.
@@ -619,6 +657,7 @@ fn joint_branch(kind: Kind, table: &str) -> String {
             ("covered", &of_key(parts.covered)),
             ("corrected", &of_key(parts.corrected)),
             ("counted", &of_key(parts.counted)),
+            ("weight", &of_key(WEIGHT)),
             ("charged", &of_key(parts.charged)),
             ("state", &of_key(parts.state)),
             ("rolled", &rolled),

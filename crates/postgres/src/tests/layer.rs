@@ -6,9 +6,11 @@ use std::sync::Mutex;
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_sluice::algorithm::{FixedWindow, TokenBucket};
+use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::key::User;
 use tower_sluice::{Penalty, Policy, RateLimitLayer};
+
+use tower_sluice::limiter::Override;
 
 use super::*;
 use crate::pool::{Connect, Connecting, Running, Session, Value};
@@ -90,10 +92,40 @@ async fn two_policies_take_one_statement_and_charge_both_or_none() {
     assert_eq!(status(&layer).await, 429);
     pool.take();
     assert_eq!(status(&layer).await, 429);
-    assert!(!pool.take().iter().any(|statement| statement == "INSERT INTO"), "a rejection that is known here");
+    let writes = |statement: &String| statement.starts_with("INSERT") || statement.starts_with("UPDATE");
+    assert!(!pool.take().iter().any(writes), "a rejection that is known here");
     let year = of_store(&postgres, "year", FixedWindow::new(Quota::per(100, YEAR)));
     let left = year.acquire(&"alice".into(), 97).await;
     assert_eq!(left.map(|permit| permit.is_allowed()).ok(), Some(true), "three were charged");
+}
+
+/// A row that is new, is under another quota, or has a ban or an allowance takes a second statement.
+#[tokio::test]
+async fn a_charge_takes_one_statement_where_nothing_is_unusual() {
+    let pool = Watched { pool: pool(1), statements: Arc::default() };
+    let postgres = process(pool.clone()).await;
+    let update = format!("UPDATE \"{}\"", postgres.table_name());
+    let (one, two) = (vec![update.clone()], vec![update, "INSERT INTO".to_owned()]);
+    let [own, other] = [quota(), Quota::per_day(5)];
+    let sent = async |quota: Quota, transition: Transition| {
+        pool.take();
+        apply(&postgres, &TokenBucket::new(quota), 1, transition).await.unwrap();
+        let of_bucket = pool.take();
+        apply(&postgres, &SlidingWindow::new(quota), 2, transition).await.unwrap();
+        assert_eq!(pool.take(), of_bucket);
+        of_bucket
+    };
+    let charge = Transition::Charge { cost: 1, count: 1 };
+    assert_eq!(sent(own, charge).await, two, "a new row");
+    for _ in 0..2 * own.limit() {
+        assert_eq!(sent(own, charge).await, one, "also if it is rejected");
+    }
+    assert_eq!(sent(other, charge).await, two, "another quota");
+    assert_eq!(sent(other, charge).await, one);
+    sent(other, Transition::Ban { span: MINUTE, growth: None }).await;
+    assert_eq!(sent(other, charge).await, two, "it is banned");
+    sent(other, Transition::Override(Override::Lift)).await;
+    assert_eq!(sent(other, charge).await, one, "it is no more");
 }
 
 /// From the first rejections of a policy to the row, and to another process.

@@ -26,8 +26,23 @@ impl OneRow {
         Self { runtime, pool, postgres, clock }
     }
 
-    /// Decides on the row of a counterexample, which is kept under a quota with this limit and this period.
+    /// Decides on the row of a counterexample, which is kept under a quota with this limit and this period: by a plain
+    /// charge, if the row is plain, and by the statement that decides on any row.
     fn decided<A: Kept>(&self, case: &Counterexample, algorithm: &A, limit: u64, period: u64) -> Results {
+        let [plainly, wholly] = [self.postgres.clone(), self.postgres.clone().with_whole_statements()]
+            .map(|postgres| self.decided_by(&postgres, case, algorithm, limit, period));
+        assert_eq!(plainly, wholly);
+        wholly
+    }
+
+    fn decided_by<A: Kept>(
+        &self,
+        postgres: &Postgres,
+        case: &Counterexample,
+        algorithm: &A,
+        limit: u64,
+        period: u64,
+    ) -> Results {
         let now: u64 = case.number_or("now", 0);
         let changed = (now + case.number_or::<u64>("ahead", 0)) / 1_000;
         let number = |input: &str| case.number_or::<u128>(input, 0);
@@ -47,7 +62,7 @@ impl OneRow {
         self.runtime.block_on(async {
             self.pool.get().await.unwrap().batch_execute(&row).await.unwrap();
             let charge = Transition::Charge { cost: case.number_or("cost", 1), count: case.number_or("count", 1) };
-            let applied = apply(&self.postgres, algorithm, 1, charge).await.unwrap();
+            let applied = apply(postgres, algorithm, 1, charge).await.unwrap();
             let found = self.pool.get().await.unwrap().query_one(&found, &[]).await.unwrap();
             let whole = |column: usize| u128::try_from(found.get::<_, i64>(column)).unwrap();
             [

@@ -74,7 +74,11 @@ impl<A: Kept> Trace<A> {
         let some = 1 + self.random.below(most);
         let cost = self.random.pick(&[1, 1, some, 2.min(most), most]);
         let count = self.random.pick(&[1, 1, 2, 5, 100]);
-        let applied = self.apply(algorithm, id, Transition::Charge { cost, count }).await;
+        // Some by the statement that decides on any row.
+        let postgres = self.postgres.clone();
+        let postgres = if self.random.below(4) == 0 { postgres.with_whole_statements() } else { postgres };
+        let charge = Transition::Charge { cost, count };
+        let applied = apply(&postgres, algorithm, id.into(), charge).await.expect("a server that works");
         assert_eq!((applied.now, applied.standing), (now, Standing::default()), "{context}");
         let model = self.model.get(&id);
         let mut expected = model.map(|model| {
