@@ -223,6 +223,22 @@ lemma(
         "64 bits of the clock": bucket(base=at % 2**64),
     },
 )
+plainly_owed = greatest(number - at, 0)
+plain_fits = If(plainly_owed <= capacity - price, 1, 0)
+lemma(
+    BUCKET,
+    "a plain charge is that of the whole statement",
+    **(bucket_parts | {"right": bucket(charged=plain_fits, debt=plainly_owed)}),
+    given=[*bucket_given, is_same, ahead == 0, count == 1],
+    uses=[scaled(price, fitting, 0), scaled(price, 1, fitting)],
+    fixed=[*same_wide[:-1]],
+    claim=lambda it: And(it["charged"] == bucket_charged, it["number"] == bucket()["number"]),
+    broken={
+        "only below a full bucket": bucket(If(plainly_owed < capacity - price, 1, 0), plainly_owed),
+        "whatever it costs": bucket(If(plainly_owed <= capacity, 1, 0), plainly_owed),
+        "time that passed while nothing was owed is credited": bucket(plain_fits, number - at),
+    },
+)
 lemma(
     BUCKET,
     "under another rate, as much is owed as `Gcra::carried` makes of it",
@@ -444,18 +460,30 @@ lemma(
 # What `plain.sql` makes of a row under the same period. The whole statement decides on all other rows.
 plain_number = greatest(least(number, present + 1), present)
 plain_used = If(number >= present, used, 0)
+one_fits = If(plain_used <= limit - cost, 1, 0)
+one_of_same_month = [it if it is not month_wide[2] else count == 1 for it in same_month]
 lemma(
     FIXED,
-    "a plain charge finds what the whole statement finds",
-    **(of_fixed | {"right": fixed(number=plain_number, used=plain_used)}),
-    given=[*window_given, fits_fixed, same_period],
-    uses=edges,
-    fixed=[*same_month, used > 0],
-    claim=lambda it: And(it["number"] == fixed_number, it["used"] == fixed()["used"]),
+    "a plain charge is that of the whole statement",
+    **(of_fixed | {"right": fixed(one_fits, plain_number, plain_used)}),
+    given=[*window_given, fits_fixed, same_period, count == 1],
+    uses=[*edges, scaled(cost, fitting, 0), scaled(cost, 1, fitting)],
+    fixed=[*one_of_same_month, used > 0],
+    claim=lambda it: And(
+        it["charged"] == fixed_charged, it["number"] == fixed_number, it["used"] == fixed()["used"]
+    ),
     broken={
-        "as far ahead as the row": (fixed(number=greatest(number, present)), *same_month, used > 0, number > present + 1),
-        "a window that is ahead is forgotten": fixed(used=If(number == present, used, 0)),
-        "what was used counts in the next window, too": fixed(used=If(number + 1 >= present, used, 0)),
+        "as far ahead as the row": (
+            fixed(one_fits, greatest(number, present), plain_used),
+            *one_of_same_month,
+            used > 0,
+            number > present + 1,
+        ),
+        "a window that is ahead is forgotten": fixed(one_fits, plain_number, If(number == present, used, 0)),
+        "what was used counts in the next window, too": fixed(
+            one_fits, plain_number, If(number + 1 >= present, used, 0)
+        ),
+        "up to the limit, whatever it costs": fixed(If(plain_used <= limit, 1, 0), plain_number, plain_used),
     },
 )
 lemma(
@@ -651,28 +679,38 @@ lemma(
     },
 )
 plain_previous = If(number >= present, previous, If(number + 1 == present, used, 0))
+one_fits_beside = If(plain_used + weighs <= limit - cost, 1, 0)
+
+
+def plainly_slid(number=plain_number, previous=plain_previous, used=plain_used, charged=one_fits_beside):
+    return sliding(charged, number, previous, used)
+
+
 lemma(
     SLIDING,
-    "a plain charge finds what the whole statement finds",
-    **(of_sliding | {"right": sliding(number=plain_number, previous=plain_previous, used=plain_used)}),
-    given=[*sliding_given, same_period],
-    fixed=[*same_month, *in_the_middle, previous > 2**40, used > 2**41],
+    "a plain charge is that of the whole statement",
+    **(of_sliding | {"right": plainly_slid()}),
+    given=[*sliding_given, same_period, count == 1],
+    uses=[scaled(cost, fitting, 0), scaled(cost, 1, fitting)],
+    fixed=[*one_of_same_month, *in_the_middle, previous > 2**40, used > 2**41],
     claim=lambda it: And(
+        it["charged"] == sliding_charged,
         it["number"] == sliding_number,
         it["previous"] == sliding_previous,
         it["used"] == sliding()["used"],
     ),
     broken={
         "as far ahead as the row": (
-            sliding(number=greatest(number, present)),
-            *same_month,
+            plainly_slid(number=greatest(number, present)),
+            *one_of_same_month,
             *in_the_middle,
             number > 446,
             previous == 0,
         ),
-        "the window before is forgotten": sliding(previous=If(number >= present, previous, 0)),
-        "two windows later, it is still the one before": sliding(previous=If(number >= present, previous, used)),
-        "what was used counts in the next window, too": sliding(used=If(number + 1 >= present, used, 0)),
+        "the window before is forgotten": plainly_slid(previous=If(number >= present, previous, 0)),
+        "two windows later, it is still the one before": plainly_slid(previous=If(number >= present, previous, used)),
+        "what was used counts in the next window, too": plainly_slid(used=If(number + 1 >= present, used, 0)),
+        "the window before does not weigh": plainly_slid(charged=one_fits),
     },
 )
 lemma(

@@ -275,10 +275,11 @@ impl<A: Kept> KeyRow<A> {
     /// another window than was sent.
     async fn charge_once(&self, arguments: &Arguments) -> Result<Option<(Timestamp, Row, u32)>, PostgresFault> {
         let (quota, [plain, whole]) = (terms(&self.algorithm.quota()), self.postgres.statements().charge(A::KIND));
-        let plainly = if self.postgres.charges_plainly() { self.send(plain, arguments.clone()).await? } else { None };
-        if let Some(mut fields) = plainly {
-            let (now, row) = (fields.time()?, Row::read_plain(&mut fields, quota)?);
-            return Ok(Some((now, row, fields.count()?)));
+        // Several of one key that came at the same time are decided on by the other statement, which counts.
+        let is_plain = arguments.count == 1 && self.postgres.charges_plainly();
+        if let Some(mut fields) = if is_plain { self.send(plain, arguments.clone()).await? } else { None } {
+            let (now, charged) = (fields.time()?, fields.count()?);
+            return Ok(Some((now, Row::read_plain(&mut fields, A::KIND, quota)?, charged)));
         }
         let Some(mut fields) = self.send(whole, arguments.clone()).await? else { return Ok(None) };
         let (now, row) = (fields.time()?, Row::read_brief(&mut fields, quota)?);

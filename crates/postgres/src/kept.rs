@@ -213,17 +213,22 @@ impl Row {
         Ok(Some(Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing }))
     }
 
-    /// Reads the columns that a plain charge returns, which was made under this quota.
-    pub(crate) fn read_plain(fields: &mut Fields, [limit, burst, period]: [u64; 3]) -> Result<Self, PostgresFault> {
+    /// Reads the columns of an algorithm that a plain charge returns, which was made under this quota.
+    pub(crate) fn read_plain(fields: &mut Fields, kind: Kind, quota: [u64; 3]) -> Result<Self, PostgresFault> {
         let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
-        let [previous, used] = [fields.unsigned()?, fields.unsigned()?];
-        let numbers = Numbers { limit, burst, period, number, previous, used };
-        Ok(Self { numbers, standing: Standing::default() })
+        let previous = if kind == Kind::SlidingWindow { fields.unsigned()? } else { 0 };
+        let used = if kind == Kind::Bucket { 0 } else { fields.unsigned()? };
+        Ok(Self::plain(quota, number, previous, used))
+    }
+
+    fn plain([limit, burst, period]: [u64; 3], number: u128, previous: u64, used: u64) -> Self {
+        Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing: Standing::default() }
     }
 
     /// Reads the columns that `sql::BRIEF_ROW` names, of a row that a statement under this quota has written.
     pub(crate) fn read_brief(fields: &mut Fields, quota: [u64; 3]) -> Result<Self, PostgresFault> {
-        let plain = Self::read_plain(fields, quota)?;
+        let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
+        let plain = Self::plain(quota, number, fields.unsigned()?, fields.unsigned()?);
         let Some(kept) = fields.text()? else { return Ok(plain) };
         let mut parts = kept.splitn(7, ',');
         let mut next = || parts.next().ok_or_else(|| unreadable("the standing"));

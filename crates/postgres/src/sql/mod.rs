@@ -127,6 +127,11 @@ struct Parts {
     counted: &'static str,
     /// The same of a row under the quota of the question, without a standing and from no clock that was ahead.
     plainly_counted: &'static str,
+    /// Whether one request has room then.
+    fits: &'static str,
+    /// The columns that change then, and what they are after it.
+    columns: &'static str,
+    plain_state: &'static str,
     charged: &'static str,
     state: &'static str,
     /// The nanosecond from which the state decides as no state does.
@@ -154,6 +159,9 @@ const BUCKET: Parts = Parts {
               + div(mod(rolled_debt, r.quota_period) * @period + r.quota_period - 1, r.quota_period), \
               1329227995784915872903807060280344576) END AS debt",
     plainly_counted: "> greatest(r.number - now::numeric * @limit, 0) AS debt",
+    fits: "debt <= (@burst - @cost)::numeric * @period",
+    columns: "number",
+    plain_state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number",
     charged: "least(div(@burst::numeric * @period - debt, @cost::numeric * @period), @count)",
     state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number, \
             0::int8 AS previous, 0::int8 AS used",
@@ -177,6 +185,9 @@ const FIXED_WINDOW: Parts = Parts {
               CASE WHEN (corrected + 1) * r.quota_period > now THEN r.used ELSE 0 END AS present_used",
     plainly_counted: "> greatest(least(r.number, now / @period + 1), now / @period) AS present_number, \
                       CASE WHEN r.number >= now / @period THEN r.used ELSE 0 END AS present_used",
+    fits: "present_used <= @limit - @cost",
+    columns: "number, used",
+    plain_state: "present_number AS number, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "(number + 1) * {period}",
@@ -205,6 +216,9 @@ const SLIDING_WINDOW: Parts = Parts {
                       WHEN r.number + 1 = window_of_clock THEN r.used ELSE 0 END AS present_previous, \
                       CASE WHEN r.number >= window_of_clock THEN r.used ELSE 0 END AS present_used
                       > {weight}",
+    fits: "present_used + weight::int8 <= @limit - @cost",
+    columns: "number, previous, used",
+    plain_state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used - weight::int8) / @cost, @count)",
     state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
     ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * {period}",
@@ -234,6 +248,9 @@ const CALENDAR_WINDOW: Parts = Parts {
     // Between two windows that the caller does not know, the row stays as it is.
     plainly_counted: "> CASE WHEN NOT ({covered}) THEN r.number WHEN now < @first THEN @first ELSE @second END AS present_number, \
                       CASE WHEN NOT ({covered}) OR now < r.number THEN r.used ELSE 0 END AS present_used",
+    fits: "{covered} AND present_used <= @limit - @cost",
+    columns: "number, used",
+    plain_state: "present_number AS number, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "number",
@@ -568,6 +585,13 @@ impl Statements {
                     ("corrected", parts.corrected),
                     ("counted", parts.counted),
                     ("plainly_counted", parts.plainly_counted),
+                    ("fits", parts.fits),
+                    ("columns", parts.columns),
+                    (
+                        "returned_columns",
+                        &format!("r.{}", parts.columns.replace(", ", ", r.").replace("number", "number::text")),
+                    ),
+                    ("plain_state", parts.plain_state),
                     ("weight", WEIGHT),
                     ("charged", parts.charged),
                     ("state", parts.state),
