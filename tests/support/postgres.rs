@@ -95,6 +95,11 @@ impl PostgresServer {
         run(Command::new(programs().join("psql")).args(options).arg(self.url())).trim_end().to_owned()
     }
 
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.join("server.log")).unwrap_or_default()
+    }
+
     /// Stops all its processes (SIGSTOP). It accepts connections still, and answers none.
     pub fn suspend(&mut self) {
         self.signal("-STOP");
@@ -145,7 +150,7 @@ impl PostgresServer {
         let (id, file) = (self.postmaster.id().to_string(), self.folder.join("postmaster.pid"));
         await_until("PostgreSQL accepts connections", || {
             if let Ok(Some(status)) = self.postmaster.try_wait() {
-                let log = fs::read_to_string(self.folder.join("server.log")).unwrap_or_default();
+                let log = self.log();
                 panic!("PostgreSQL ended ({status}):\n{log}");
             }
             let text = fs::read_to_string(&file).unwrap_or_default();

@@ -88,6 +88,9 @@ pub(crate) struct JointCall {
 
 impl JointCall {
     pub(crate) async fn decide(self) -> Result<Outcome, PostgresFault> {
+        if let Some(outcome) = self.charge_plainly().await? {
+            return Ok(outcome);
+        }
         let mut asked = self.postgres.time_here();
         loop {
             match self.send(asked).await {
@@ -98,6 +101,52 @@ impl JointCall {
                 Err(fault) => return Err(fault),
             }
         }
+    }
+
+    /// Decides on two keys, if both have rows as most are. Otherwise returns `None`, and charges nothing.
+    async fn charge_plainly(&self) -> Result<Option<Outcome>, PostgresFault> {
+        let ([one, other], Some([0b11])) = (&*self.parts, self.sets.as_deref()) else { return Ok(None) };
+        if one.cost == 0 || other.cost == 0 || !self.postgres.charges_plainly() {
+            return Ok(None);
+        }
+        let is_in_order = one.key < other.key;
+        let [first, second] = if is_in_order { [one, other] } else { [other, one] };
+        let Some(statement) = self.postgres.statements().pair([first.kind, second.kind]) else { return Ok(None) };
+        let cost = |part: &KeyPart| number(part.cost.min(TOO_MUCH)).into();
+        let parameters = statement.parameters.iter().map(|parameter| match parameter {
+            #[cfg(test)]
+            Parameter::Now => Value::Int(self.postgres.test_clock()),
+            Parameter::Key => first.key.clone().into(),
+            Parameter::Cost => cost(first),
+            Parameter::Limit => number(first.terms[0]).into(),
+            Parameter::Burst => number(first.terms[1]).into(),
+            Parameter::Period => number(first.terms[2]).into(),
+            Parameter::SecondKey => second.key.clone().into(),
+            Parameter::SecondCost => cost(second),
+            Parameter::SecondLimit => number(second.terms[0]).into(),
+            Parameter::SecondBurst => number(second.terms[1]).into(),
+            Parameter::SecondPeriod => number(second.terms[2]).into(),
+            _ => Value::Text(None),
+        });
+        let keys = vec![first.key.clone(), second.key.clone()];
+        let rows = self.postgres.run_in_turn(statement, parameters.collect(), keys).await?;
+        let Some(row) = rows.into_iter().next() else { return Ok(None) };
+        let mut fields = Fields::new(row);
+        let now = fields.time()?;
+        let is_charged = match fields.unsigned()? {
+            0 => false,
+            2 => true,
+            _ => return Err(FaultKind::Unintelligible.into()),
+        };
+        let mut answer = |part: &KeyPart| {
+            let row = Row::read_plain(&mut fields, part.kind, part.terms)?;
+            Ok::<_, PostgresFault>(KeyAnswer { now, row: Some(row), is_charged })
+        };
+        let mut answers = vec![answer(first)?, answer(second)?];
+        if !is_in_order {
+            answers.reverse();
+        }
+        Ok(Some(Outcome { now, charged: is_charged.into(), answers }))
     }
 
     fn statement(&self) -> &Statement {

@@ -1,7 +1,8 @@
 //! The statements: one text for each, whichever driver sends it.
 //!
 //! A charge is made by `plain.sql` if the row is as most are: under the quota of the question, without a ban, a debt or
-//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all.
+//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all. So does
+//! `joint.sql` on several keys, where `pair.sql` returns no row.
 //!
 //! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
 //! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two decisions on a key, the
@@ -95,6 +96,16 @@ const PLAIN_NOW: &str = NOW;
 const IS_AHEAD: &str = "r.changed > clock_timestamp()";
 #[cfg(test)]
 const IS_AHEAD: &str = "{changed_nanos} > {now}";
+
+/// The same of two rows.
+#[cfg(not(test))]
+const PAIR_NOW: &str = "(extract(epoch FROM greatest(clock_timestamp(), a.changed, b.changed)) * 1000000)::int8 * 1000";
+#[cfg(test)]
+const PAIR_NOW: &str = NOW;
+
+/// Whether a row is as most are.
+const IS_PLAIN: &str = "r.quota_limit = @limit AND r.quota_burst = @burst AND r.quota_period = @period \
+    AND coalesce(r.banned_until, r.owing_until, r.allowed_until) IS NULL AND NOT ({is_ahead})";
 
 const IS_IN_FORCE: &str = "coalesce(greatest(r.banned_until, r.owing_until, r.allowed_until) - ahead > now, false)";
 
@@ -323,6 +334,12 @@ pub(crate) enum Parameter {
     Limit,
     Burst,
     Period,
+    /// The same of a second key.
+    SecondKey,
+    SecondCost,
+    SecondLimit,
+    SecondBurst,
+    SecondPeriod,
     /// Calendar: the caller knows that from this instant on, windows end at the two others.
     Since,
     First,
@@ -386,6 +403,11 @@ impl Parameter {
         (Self::Limit, "limit", "int8"),
         (Self::Burst, "burst", "int8"),
         (Self::Period, "period", "int8"),
+        (Self::SecondKey, "key_2", "text::uuid"),
+        (Self::SecondCost, "cost_2", "int8"),
+        (Self::SecondLimit, "limit_2", "int8"),
+        (Self::SecondBurst, "burst_2", "int8"),
+        (Self::SecondPeriod, "period_2", "int8"),
         (Self::Since, "since", "int8"),
         (Self::First, "first", "int8"),
         (Self::Second, "second", "int8"),
@@ -495,6 +517,8 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
         ("ahead", AHEAD),
         ("is_in_force", IS_IN_FORCE),
         ("plain_now", PLAIN_NOW),
+        ("pair_now", PAIR_NOW),
+        ("is_plain", IS_PLAIN),
         ("is_ahead", IS_AHEAD),
         ("row", ROW),
         ("brief_row", BRIEF_ROW),
@@ -556,6 +580,8 @@ pub(crate) struct Statements {
     pub(crate) record_delete: Statement,
     pub(crate) record_sweep: Statement,
     table: Box<str>,
+    /// By the algorithms of the first and the second key. Made when first asked for.
+    pair: [[OnceLock<Statement>; Kind::COUNT]; Kind::COUNT],
     /// By the algorithms that the keys have, a bit for each. Made when first asked for.
     joint: [OnceLock<Statement>; 1 << Kind::COUNT],
 }
@@ -624,6 +650,7 @@ impl Statements {
             record_delete: Statement::new(include_str!("record_delete.sql"), table, &[]),
             record_sweep: Statement::without_locks(include_str!("record_sweep.sql"), table),
             table: table.into(),
+            pair: [const { [const { OnceLock::new() }; Kind::COUNT] }; Kind::COUNT],
             joint: [const { OnceLock::new() }; 1 << Kind::COUNT],
         }
     }
@@ -631,6 +658,17 @@ impl Statements {
     /// The plain charge, and the one that decides on any row.
     pub(crate) fn charge(&self, kind: Kind) -> [&Statement; 2] {
         [&self.plain[kind as usize], &self.decide[kind as usize]]
+    }
+
+    /// The plain charge of two keys, the lesser one first. `None` if that is not made of these algorithms: a window of
+    /// the calendar may turn out to be another one.
+    pub(crate) fn pair(&self, kinds: [Kind; 2]) -> Option<&Statement> {
+        #[cfg(feature = "calendar")]
+        if kinds.contains(&Kind::CalendarWindow) {
+            return None;
+        }
+        let [first, second] = kinds;
+        Some(self.pair[first as usize][second as usize].get_or_init(|| pair(kinds, &self.table)))
     }
 
     /// The statement on several keys, of these algorithms.
@@ -651,6 +689,103 @@ impl Statements {
     pub(crate) fn refund(&self, kind: Kind) -> &Statement {
         &self.refund[kind as usize]
     }
+}
+
+/// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with `a_r_`
+/// or `b_r_`.
+fn pair(kinds: [Kind; 2], table: &str) -> Statement {
+    let [a, b] = [(kinds[0], "a_", ""), (kinds[1], "b_", "_2")].map(|(kind, prefix, suffix)| {
+        let parts = kind.parts();
+        let of_key = move |text: &str| named_for(text, prefix, suffix);
+        let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
+        let columns = parts.columns.split(", ");
+        let sets: Vec<_> = columns.clone().map(|column| format!("{column} = {prefix}{column}")).collect();
+        let of_row = ["number", "previous", "used", "bans_until"];
+        let found = of_row.map(|column| format!("{row}.{column} AS {prefix}r_{column}", row = &prefix[..1])).join(", ");
+        let returned: Vec<_> = columns.map(|column| format!("{prefix}r_{column}")).collect();
+        PairPart {
+            is_plain: ["@limit", "@burst", "@period"]
+                .iter()
+                .fold(IS_PLAIN.to_owned(), |text, name| text.replace(name, &format!("{name}{suffix}"))),
+            found,
+            steps: parts.plainly_counted.replace("{weight}", WEIGHT).lines().map(of_key).collect(),
+            fits: of_key(parts.fits),
+            // Both are charged for one request.
+            state: of_key(&parts.plain_state.replace("charged", "1::int8")),
+            sets: sets.join(", "),
+            expires: of_key(&instant(&format!("greatest({ends}, r.bans_until)"))),
+            returned: returned.join(", ").replace("number", "number::text"),
+        }
+    });
+    let steps = a.steps.len().max(b.steps.len());
+    let counted = (0..steps).map(|index| {
+        let steps = [&a, &b].map(|part| part.steps.get(index).map(|step| step.trim().trim_start_matches("> ")));
+        format!("    > {}", steps.into_iter().flatten().collect::<Vec<_>>().join(", "))
+    });
+    Statement::new(
+        include_str!("pair.sql"),
+        table,
+        &[
+            ("counted", &counted.collect::<Vec<_>>().join("\n")),
+            ("a_is_plain", &a.is_plain),
+            ("b_is_plain", &b.is_plain),
+            ("a_found", &a.found),
+            ("b_found", &b.found),
+            ("a_fits", &a.fits),
+            ("b_fits", &b.fits),
+            ("a_state", &a.state),
+            ("b_state", &b.state),
+            ("a_sets", &a.sets),
+            ("b_sets", &b.sets),
+            ("a_expires", &a.expires),
+            ("b_expires", &b.expires),
+            ("a_returned", &a.returned),
+            ("b_returned", &b.returned),
+        ],
+    )
+}
+
+/// What the text of a pair has of one key.
+struct PairPart {
+    is_plain: String,
+    found: String,
+    steps: Vec<String>,
+    fits: String,
+    state: String,
+    sets: String,
+    expires: String,
+    returned: String,
+}
+
+/// Renames what belongs to one of two keys: the parameters, the columns of its row, and those of its steps.
+fn named_for(text: &str, prefix: &str, suffix: &str) -> String {
+    const PARAMETERS: [&str; 5] = ["@key", "@cost", "@limit", "@burst", "@period"];
+    let is_inside = |character: char| character.is_ascii_alphanumeric() || character == '_';
+    let of_steps = |word: &str| {
+        let whole = ["debt", "number", "previous", "used", "weight", "window_of_clock"];
+        whole.contains(&word) || word.starts_with("present_")
+    };
+    let (mut named, mut rest) = (String::new(), text);
+    while let Some(first) = rest.chars().next() {
+        let length = first.len_utf8();
+        let end = rest[length..].find(|next| !is_inside(next)).map_or(rest.len(), |end| length + end);
+        let end = if is_inside(first) || first == '@' { end } else { length };
+        let (word, behind) = rest.split_at(end);
+        rest = behind;
+        match word {
+            "r" if rest.starts_with('.') => {
+                named.extend([prefix, "r_"]);
+                // The column of the row has the name that a step may also have.
+                let column = rest[1..].find(|next| !is_inside(next)).map_or(rest.len(), |end| 1 + end);
+                named.push_str(&rest[1..column]);
+                rest = &rest[column..];
+            }
+            _ if PARAMETERS.contains(&word) => named.extend([word, suffix]),
+            _ if of_steps(word) => named.extend([prefix, word]),
+            _ => named.push_str(word),
+        }
+    }
+    named
 }
 
 /// The part of a statement on several keys that decides on those of one algorithm. The numbers of a key are in a row,

@@ -8,6 +8,5 @@ UPDATE {table} AS r SET ({columns}, changed, charged, expires) = (
     > ({fits})::int4 AS charged
     > {plain_state}
 )
-WHERE r.key = @key AND r.quota_limit = @limit AND r.quota_burst = @burst AND r.quota_period = @period
-  AND coalesce(r.banned_until, r.owing_until, r.allowed_until) IS NULL AND NOT ({is_ahead}) AND {checked}
+WHERE r.key = @key AND {is_plain} AND {checked}
 RETURNING {decided_at}, charged::int8, {returned_columns}

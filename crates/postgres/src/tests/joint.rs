@@ -115,7 +115,7 @@ async fn several_keys_decide_as_the_algorithms() {
         for index in 0..16 {
             ids.swap(index, usize::try_from(random.below(16)).unwrap());
         }
-        ids.truncate(1 + usize::try_from(random.below(5)).unwrap());
+        ids.truncate(1 + usize::try_from(random.pick(&[0, 1, 1, 2, 3, 4])).unwrap());
         let cost = |id: &usize, random: &mut Random| {
             let most = model[*id].most();
             let some = 1 + random.below(most);
@@ -125,11 +125,12 @@ async fn several_keys_decide_as_the_algorithms() {
         let all = (1_u64 << ids.len()) - 1;
         let sets = match random.below(4) {
             0 => None,
-            1 => Some(vec![all]),
+            1 | 2 => Some(vec![all]),
             _ => Some((0..1 + random.below(4)).map(|_| random.below(all) + 1).collect::<Vec<_>>()),
         };
         let parts = ids.iter().zip(&costs).map(|(id, cost)| model[*id].part(*cost)).collect();
-        let outcome = JointCall { postgres: postgres.clone(), parts, sets: sets.clone() }.decide().await.unwrap();
+        let postgres = if random.below(4) == 0 { postgres.clone().with_whole_statements() } else { postgres.clone() };
+        let outcome = JointCall { postgres, parts, sets: sets.clone() }.decide().await.unwrap();
         let judged: Vec<_> = ids.iter().zip(&costs).map(|(id, cost)| model[*id].judge(now, *cost)).collect();
         let has_room = |set: &u64| judged.iter().enumerate().all(|(index, room)| set & 1 << index == 0 || room.0);
         let chosen = sets.as_ref().and_then(|sets| sets.iter().position(has_room));
@@ -148,7 +149,7 @@ async fn several_keys_decide_as_the_algorithms() {
     }
 }
 
-/// Each task charges three of six keys that nobody has charged before, all or none.
+/// Each task charges three of six keys, or two of them, that nobody has charged before, all or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
     const LIMIT: u64 = 5;
@@ -162,7 +163,7 @@ async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
                 let (postgres, charged) = (postgres.clone(), Arc::clone(&charged));
                 let mut random = Random::of_trial(round as u64 * 8 + task);
                 tokio::spawn(async move {
-                    for _ in 0..4 {
+                    for _ in 0..6 {
                         let mut keys = [0, 1, 2, 3, 4, 5];
                         for index in 0..6 {
                             keys.swap(index, usize::try_from(random.below(6)).unwrap());
@@ -174,9 +175,10 @@ async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
                                 _ => KeyPart::new(&SlidingWindow::new(quota), id, "test", 1),
                             }
                         };
-                        let parts = keys[..3].iter().map(part).collect();
-                        // Either all three, or the first alone.
-                        let call = JointCall { postgres: postgres.clone(), parts, sets: Some(vec![0b111, 0b001]) };
+                        // Both; or all three, or else the first alone.
+                        let (count, sets) = random.pick(&[(2, &[0b11_u64][..]), (3, &[0b111, 0b001])]);
+                        let parts = keys[..count].iter().map(part).collect();
+                        let call = JointCall { postgres: postgres.clone(), parts, sets: Some(sets.to_vec()) };
                         let outcome = call.decide().await.expect("no deadlock");
                         for (key, answer) in keys.iter().zip(&outcome.answers) {
                             charged[*key].fetch_add(answer.is_charged.into(), Ordering::Relaxed);

@@ -45,8 +45,10 @@ async fn send_all(postgres: &Postgres, round: u128) -> u64 {
     for sets in [Some(vec![0b111, 0b001]), None] {
         JointCall { postgres: postgres.clone(), parts: parts(), sets }.decide().await.unwrap();
     }
+    let pair = parts()[..2].to_vec();
+    JointCall { postgres: postgres.clone(), parts: pair, sets: Some(vec![0b11]) }.decide().await.unwrap();
     postgres.sweep(&"0".repeat(32), 10).await.unwrap();
-    21
+    22
 }
 
 async fn number(postgres: &Postgres, text: &str) -> i64 {

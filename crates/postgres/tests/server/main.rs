@@ -14,6 +14,7 @@ mod processes;
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod server;
+mod statements;
 #[path = "../../../../tests/support/timing.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared with other tests")]
 mod timing;
