@@ -65,7 +65,8 @@
 //! | a request | costs |
 //! |---|---|
 //! | of one policy | one statement, in one round trip. It is a transaction of its own, and writes one row |
-//! | of several policies of a layer, on one table | one statement for all, also if the policies are [alternatives](super::overage) or have different algorithms. A rejection locks their rows while it is decided, and writes nothing else |
+//! | of a key that is new, banned or allowed, and its first after a change of the quota | two statements, one after the other: the first one is half as dear, and finds that it cannot decide |
+//! | of several policies of a layer, on one table | one statement for all, under the same conditions, also if the policies are [alternatives](super::overage) or have different algorithms. A rejection locks their rows while it is decided, and writes nothing else |
 //! | of a key for which this process is already waiting for an answer | no statement of its own: single flight |
 //! | of a key that is known to be used up | nothing: this process rejects it, with its exact wait. Twice per second and key, a request verifies that by a statement |
 //! | of a key in demand, with [leases](#a-busy-key) | a share of one statement |
@@ -85,10 +86,13 @@
 //! | two policies in one statement | 1,060 | 720 µs |
 //! | in two statements | 820 | 680 µs |
 //!
-//! Other programs kept that machine of two processors busy: compare the rows with one another. With `pgbench`, on one
-//! connection, a decision took 155 µs, and an upsert that counts 83. With 64 requests at a time, two policies in one
-//! statement were slower than in two (720 per second, and not 1,340). On one key with 64 at a time, 2,590 single
-//! decisions per second were made, 15,300 by single flight, and 40,400 with leases of 50.
+//! Other programs kept that machine of two processors busy: compare the rows with one another. These are figures from
+//! before a decision had a statement for rows without anything unusual. Since then, PostgreSQL 15 executes 314,000
+//! instructions for one, in place of 584,000, and 677,000 for two policies in one statement, in place of 1,553,000; an
+//! upsert that counts takes 139,000 (counted by Valgrind, in single-user mode, over 300 decisions on 50 keys). With a
+//! logged table, a decision writes 203 bytes of write-ahead log, in place of 283. With 64 requests at a time, two
+//! policies in one statement were slower than in two (720 per second, and not 1,340). On one key with 64 at a time,
+//! 2,590 single decisions per second were made, 15,300 by single flight, and 40,400 with leases of 50.
 //!
 //! # The migration
 //!

@@ -1,8 +1,8 @@
 //! The statements: one text for each, whichever driver sends it.
 //!
 //! A charge is made by `plain.sql` if the row is as most are: under the quota of the question, without a ban, a debt or
-//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all. So does
-//! `joint.sql` on several keys, where `pair.sql` returns no row.
+//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all. So
+//! does `joint.sql` on several keys, where `pair.sql` returns no row.
 //!
 //! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
 //! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two decisions on a key, the
@@ -691,8 +691,8 @@ impl Statements {
     }
 }
 
-/// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with `a_r_`
-/// or `b_r_`.
+/// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with
+/// `a_r_` or `b_r_`.
 fn pair(kinds: [Kind; 2], table: &str) -> Statement {
     let [a, b] = [(kinds[0], "a_", ""), (kinds[1], "b_", "_2")].map(|(kind, prefix, suffix)| {
         let parts = kind.parts();
