@@ -27,6 +27,8 @@
 //!
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
+mod pair;
+
 use std::sync::{Arc, OnceLock};
 
 /// Which algorithm a statement is for.
@@ -668,7 +670,7 @@ impl Statements {
             return None;
         }
         let [first, second] = kinds;
-        Some(self.pair[first as usize][second as usize].get_or_init(|| pair(kinds, &self.table)))
+        Some(self.pair[first as usize][second as usize].get_or_init(|| pair::pair(kinds, &self.table)))
     }
 
     /// The statement on several keys, of these algorithms.
@@ -689,103 +691,6 @@ impl Statements {
     pub(crate) fn refund(&self, kind: Kind) -> &Statement {
         &self.refund[kind as usize]
     }
-}
-
-/// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with
-/// `a_r_` or `b_r_`.
-fn pair(kinds: [Kind; 2], table: &str) -> Statement {
-    let [a, b] = [(kinds[0], "a_", ""), (kinds[1], "b_", "_2")].map(|(kind, prefix, suffix)| {
-        let parts = kind.parts();
-        let of_key = move |text: &str| named_for(text, prefix, suffix);
-        let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
-        let columns = parts.columns.split(", ");
-        let sets: Vec<_> = columns.clone().map(|column| format!("{column} = {prefix}{column}")).collect();
-        let of_row = ["number", "previous", "used", "bans_until"];
-        let found = of_row.map(|column| format!("{row}.{column} AS {prefix}r_{column}", row = &prefix[..1])).join(", ");
-        let returned: Vec<_> = columns.map(|column| format!("{prefix}r_{column}")).collect();
-        PairPart {
-            is_plain: ["@limit", "@burst", "@period"]
-                .iter()
-                .fold(IS_PLAIN.to_owned(), |text, name| text.replace(name, &format!("{name}{suffix}"))),
-            found,
-            steps: parts.plainly_counted.replace("{weight}", WEIGHT).lines().map(of_key).collect(),
-            fits: of_key(parts.fits),
-            // Both are charged for one request.
-            state: of_key(&parts.plain_state.replace("charged", "1::int8")),
-            sets: sets.join(", "),
-            expires: of_key(&instant(&format!("greatest({ends}, r.bans_until)"))),
-            returned: returned.join(", ").replace("number", "number::text"),
-        }
-    });
-    let steps = a.steps.len().max(b.steps.len());
-    let counted = (0..steps).map(|index| {
-        let steps = [&a, &b].map(|part| part.steps.get(index).map(|step| step.trim().trim_start_matches("> ")));
-        format!("    > {}", steps.into_iter().flatten().collect::<Vec<_>>().join(", "))
-    });
-    Statement::new(
-        include_str!("pair.sql"),
-        table,
-        &[
-            ("counted", &counted.collect::<Vec<_>>().join("\n")),
-            ("a_is_plain", &a.is_plain),
-            ("b_is_plain", &b.is_plain),
-            ("a_found", &a.found),
-            ("b_found", &b.found),
-            ("a_fits", &a.fits),
-            ("b_fits", &b.fits),
-            ("a_state", &a.state),
-            ("b_state", &b.state),
-            ("a_sets", &a.sets),
-            ("b_sets", &b.sets),
-            ("a_expires", &a.expires),
-            ("b_expires", &b.expires),
-            ("a_returned", &a.returned),
-            ("b_returned", &b.returned),
-        ],
-    )
-}
-
-/// What the text of a pair has of one key.
-struct PairPart {
-    is_plain: String,
-    found: String,
-    steps: Vec<String>,
-    fits: String,
-    state: String,
-    sets: String,
-    expires: String,
-    returned: String,
-}
-
-/// Renames what belongs to one of two keys: the parameters, the columns of its row, and those of its steps.
-fn named_for(text: &str, prefix: &str, suffix: &str) -> String {
-    const PARAMETERS: [&str; 5] = ["@key", "@cost", "@limit", "@burst", "@period"];
-    let is_inside = |character: char| character.is_ascii_alphanumeric() || character == '_';
-    let of_steps = |word: &str| {
-        let whole = ["debt", "number", "previous", "used", "weight", "window_of_clock"];
-        whole.contains(&word) || word.starts_with("present_")
-    };
-    let (mut named, mut rest) = (String::new(), text);
-    while let Some(first) = rest.chars().next() {
-        let length = first.len_utf8();
-        let end = rest[length..].find(|next| !is_inside(next)).map_or(rest.len(), |end| length + end);
-        let end = if is_inside(first) || first == '@' { end } else { length };
-        let (word, behind) = rest.split_at(end);
-        rest = behind;
-        match word {
-            "r" if rest.starts_with('.') => {
-                named.extend([prefix, "r_"]);
-                // The column of the row has the name that a step may also have.
-                let column = rest[1..].find(|next| !is_inside(next)).map_or(rest.len(), |end| 1 + end);
-                named.push_str(&rest[1..column]);
-                rest = &rest[column..];
-            }
-            _ if PARAMETERS.contains(&word) => named.extend([word, suffix]),
-            _ if of_steps(word) => named.extend([prefix, word]),
-            _ => named.push_str(word),
-        }
-    }
-    named
 }
 
 /// The part of a statement on several keys that decides on those of one algorithm. The numbers of a key are in a row,
