@@ -5,8 +5,10 @@
 //! does `joint.sql` on several keys, where `pair.sql` returns no row.
 //!
 //! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
-//! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two decisions on a key, the
-//! later one has read the clock later.
+//! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two changes of a row, the
+//! later one has read the clock later. `plain.sql` reads the clock before it locks, and again if the row was changed
+//! while it waited. If another statement only held the lock, or rolled back, the row is as it was when the clock was
+//! read: so the decision is as of then.
 //!
 //! Parameters are written by their names, `@limit`: see [`Parameter`].
 //!

@@ -7,7 +7,6 @@ use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
 use super::conformance::check_over;
 #[cfg(any(feature = "bb8", feature = "sqlx"))]
 use super::traces::trace;
-#[cfg(any(feature = "bb8", feature = "sqlx"))]
 use super::*;
 
 #[cfg(any(feature = "bb8", feature = "sqlx"))]
