@@ -144,9 +144,8 @@ struct Parts {
     plainly_counted: &'static str,
     /// Whether one request has room then.
     fits: &'static str,
-    /// The columns that change then, and what they are after it.
+    /// The columns that change then.
     columns: &'static str,
-    plain_state: &'static str,
     charged: &'static str,
     state: &'static str,
     /// The nanosecond from which the state decides as no state does.
@@ -176,7 +175,6 @@ const BUCKET: Parts = Parts {
     plainly_counted: "> greatest(r.number - now::numeric * @limit, 0) AS debt",
     fits: "debt <= (@burst - @cost)::numeric * @period",
     columns: "number",
-    plain_state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number",
     charged: "least(div(@burst::numeric * @period - debt, @cost::numeric * @period), @count)",
     state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number, \
             0::int8 AS previous, 0::int8 AS used",
@@ -202,7 +200,6 @@ const FIXED_WINDOW: Parts = Parts {
                       CASE WHEN r.number >= now / @period THEN r.used ELSE 0 END AS present_used",
     fits: "present_used <= @limit - @cost",
     columns: "number, used",
-    plain_state: "present_number AS number, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "(number + 1) * {period}",
@@ -233,7 +230,6 @@ const SLIDING_WINDOW: Parts = Parts {
                       > {weight}",
     fits: "present_used + weight::int8 <= @limit - @cost",
     columns: "number, previous, used",
-    plain_state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used - weight::int8) / @cost, @count)",
     state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
     ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * {period}",
@@ -265,7 +261,6 @@ const CALENDAR_WINDOW: Parts = Parts {
                       CASE WHEN NOT ({covered}) OR now < r.number THEN r.used ELSE 0 END AS present_used",
     fits: "{covered} AND present_used <= @limit - @cost",
     columns: "number, used",
-    plain_state: "present_number AS number, present_used + charged * @cost AS used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
     ends: "number",
@@ -274,6 +269,15 @@ const CALENDAR_WINDOW: Parts = Parts {
     refunded: "corrected AS number, 0::int8 AS previous, \
                CASE WHEN corrected = @receipt THEN greatest(r.used - @cost, 0) ELSE r.used END AS used",
 };
+
+impl Parts {
+    /// The state, without the columns that an algorithm does not have.
+    fn plain_state(&self) -> String {
+        ["previous", "used"]
+            .iter()
+            .fold(self.state.to_owned(), |state, it| state.replace(&format!(", 0::int8 AS {it}"), ""))
+    }
+}
 
 impl Kind {
     const fn parts(self) -> &'static Parts {
@@ -621,7 +625,7 @@ impl Statements {
                         "returned_columns",
                         &format!("r.{}", parts.columns.replace(", ", ", r.").replace("number", "number::text")),
                     ),
-                    ("plain_state", parts.plain_state),
+                    ("plain_state", &parts.plain_state()),
                     ("weight", WEIGHT),
                     ("charged", parts.charged),
                     ("state", parts.state),

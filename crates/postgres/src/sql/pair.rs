@@ -5,67 +5,42 @@ use super::{IS_PLAIN, Kind, Statement, WEIGHT, instant};
 /// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with
 /// `a_r_` or `b_r_`.
 pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
-    let [a, b] = [(kinds[0], "a_", ""), (kinds[1], "b_", "_2")].map(|(kind, prefix, suffix)| {
-        let parts = kind.parts();
-        let of_key = move |text: &str| named_for(text, prefix, suffix);
-        let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
-        let columns = parts.columns.split(", ");
-        let sets: Vec<_> = columns.clone().map(|column| format!("{column} = {prefix}{column}")).collect();
-        let of_row = ["number", "previous", "used", "bans_until"];
-        let found = of_row.map(|column| format!("{row}.{column} AS {prefix}r_{column}", row = &prefix[..1])).join(", ");
-        let returned: Vec<_> = columns.map(|column| format!("{prefix}r_{column}")).collect();
-        PairPart {
-            is_plain: ["@limit", "@burst", "@period"]
-                .iter()
-                .fold(IS_PLAIN.to_owned(), |text, name| text.replace(name, &format!("{name}{suffix}"))),
-            found,
-            steps: parts.plainly_counted.replace("{weight}", WEIGHT).lines().map(of_key).collect(),
-            fits: of_key(parts.fits),
-            // Both are charged for one request.
-            state: of_key(&parts.plain_state.replace("charged", "1::int8")),
-            sets: sets.join(", "),
-            expires: of_key(&instant(&format!("greatest({ends}, r.bans_until)"))),
-            returned: returned.join(", ").replace("number", "number::text"),
-        }
-    });
-    let steps = a.steps.len().max(b.steps.len());
-    let counted = (0..steps).map(|index| {
-        let steps = [&a, &b].map(|part| part.steps.get(index).map(|step| step.trim().trim_start_matches("> ")));
+    let [(a_steps, a), (b_steps, b)] = [part(kinds[0], "a_", ""), part(kinds[1], "b_", "_2")];
+    let counted = (0..a_steps.len().max(b_steps.len())).map(|index| {
+        let steps = [&a_steps, &b_steps].map(|steps| steps.get(index).map(|step| step.trim().trim_start_matches("> ")));
         format!("    > {}", steps.into_iter().flatten().collect::<Vec<_>>().join(", "))
     });
-    Statement::new(
-        include_str!("pair.sql"),
-        table,
-        &[
-            ("counted", &counted.collect::<Vec<_>>().join("\n")),
-            ("a_is_plain", &a.is_plain),
-            ("b_is_plain", &b.is_plain),
-            ("a_found", &a.found),
-            ("b_found", &b.found),
-            ("a_fits", &a.fits),
-            ("b_fits", &b.fits),
-            ("a_state", &a.state),
-            ("b_state", &b.state),
-            ("a_sets", &a.sets),
-            ("b_sets", &b.sets),
-            ("a_expires", &a.expires),
-            ("b_expires", &b.expires),
-            ("a_returned", &a.returned),
-            ("b_returned", &b.returned),
-        ],
-    )
+    let counted = counted.collect::<Vec<_>>().join("\n");
+    let parts = a.iter().chain(&b).map(|(name, text)| (&**name, &**text));
+    let parts: Vec<_> = std::iter::once(("counted", &*counted)).chain(parts).collect();
+    Statement::new(include_str!("pair.sql"), table, &parts)
 }
 
-/// What the text of a pair has of one key.
-struct PairPart {
-    is_plain: String,
-    found: String,
-    steps: Vec<String>,
-    fits: String,
-    state: String,
-    sets: String,
-    expires: String,
-    returned: String,
+/// The steps that count what one key has used, and its parts of the text, by their names.
+fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, String); 7]) {
+    let parts = kind.parts();
+    let of_key = |text: &str| named_for(text, prefix, suffix);
+    let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
+    let columns = parts.columns.split(", ");
+    let sets: Vec<_> = columns.clone().map(|column| format!("{column} = {prefix}{column}")).collect();
+    let of_row = ["number", "previous", "used", "bans_until"];
+    let found = of_row.map(|column| format!("{row}.{column} AS {prefix}r_{column}", row = &prefix[..1])).join(", ");
+    let returned: Vec<_> = columns.map(|column| format!("{prefix}r_{column}")).collect();
+    let is_plain = ["@limit", "@burst", "@period"]
+        .iter()
+        .fold(IS_PLAIN.to_owned(), |text, name| text.replace(name, &format!("{name}{suffix}")));
+    let texts = [
+        ("is_plain", is_plain),
+        ("found", found),
+        ("fits", of_key(parts.fits)),
+        // Both are charged for one request.
+        ("state", of_key(&parts.plain_state().replace("charged", "1::int8"))),
+        ("sets", sets.join(", ")),
+        ("expires", of_key(&instant(&format!("greatest({ends}, r.bans_until)")))),
+        ("returned", returned.join(", ").replace("number", "number::text")),
+    ];
+    let steps = parts.plainly_counted.replace("{weight}", WEIGHT).lines().map(of_key).collect();
+    (steps, texts.map(|(name, text)| (format!("{prefix}{name}"), text)))
 }
 
 /// Renames what belongs to one of two keys: the parameters, the columns of its row, and those of its steps.
