@@ -271,8 +271,8 @@ impl<A: Kept> KeyRow<A> {
         }
     }
 
-    /// Returns the time, the row after it, and how many requests were charged. `None` if the row is new, and begins in
-    /// another window than was sent.
+    /// Returns the time, the row after the charge, and the number of charged requests. Returns `None` if the row is new
+    /// and begins in a window that this process did not send.
     async fn charge_once(&self, arguments: &Arguments) -> Result<Option<(Timestamp, Row, u32)>, PostgresFault> {
         let (quota, [plain, whole]) = (terms(&self.algorithm.quota()), self.postgres.statements().charge(A::KIND));
         // Several of one key that came at the same time are decided on by the other statement, which counts.

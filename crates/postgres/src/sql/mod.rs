@@ -663,7 +663,7 @@ impl Statements {
         }
     }
 
-    /// The plain charge, and the one that decides on any row.
+    /// The plain charge, and the statement that decides on any row.
     pub(crate) fn charge(&self, kind: Kind) -> [&Statement; 2] {
         [&self.plain[kind as usize], &self.decide[kind as usize]]
     }

@@ -2,8 +2,8 @@
 
 use super::{IS_PLAIN, Kind, Statement, WEIGHT, instant};
 
-/// The plain charge of two keys. What belongs to one of them begins with `a_` or `b_`, and what its row has, with
-/// `a_r_` or `b_r_`.
+/// The plain charge of two keys. The columns of the first key begin with `a_`, or with `a_r_` if its row has them;
+/// those of the second with `b_` and `b_r_`.
 pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
     let [(a_steps, a), (b_steps, b)] = [part(kinds[0], "a_", ""), part(kinds[1], "b_", "_2")];
     let counted = (0..a_steps.len().max(b_steps.len())).map(|index| {
@@ -16,7 +16,7 @@ pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
     Statement::new(include_str!("pair.sql"), table, &parts)
 }
 
-/// The steps that count what one key has used, and its parts of the text, by their names.
+/// The steps that count the used units of one key, and its parts of the text, by name.
 fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, String); 7]) {
     let parts = kind.parts();
     let of_key = |text: &str| named_for(text, prefix, suffix);
@@ -43,7 +43,7 @@ fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, Strin
     (steps, texts.map(|(name, text)| (format!("{prefix}{name}"), text)))
 }
 
-/// Renames what belongs to one of two keys: the parameters, the columns of its row, and those of its steps.
+/// Renames the parameters and columns of one key, so that both keys fit into one text.
 fn named_for(text: &str, prefix: &str, suffix: &str) -> String {
     const PARAMETERS: [&str; 5] = ["@key", "@cost", "@limit", "@burst", "@period"];
     let is_inside = |character: char| character.is_ascii_alphanumeric() || character == '_';
