@@ -29,6 +29,7 @@ mod own_windows;
 mod policy_options;
 mod settlement;
 mod several_keys;
+mod shared_key;
 mod suspended;
 mod transitions;
 mod true_waits;

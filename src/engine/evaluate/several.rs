@@ -15,8 +15,44 @@ use crate::engine::policy::{Fate, Policy};
 use crate::engine::translate::Reading;
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 
-/// A plain policy's part of a request, in place of a [`PolicyEntry`].
-struct PlainEntry {
+/// What the policies charge a request that they admit, in place of [`PolicyEntry`]s.
+trait Charges {
+    fn len(&self) -> usize;
+
+    /// The index of a charge's policy.
+    fn policy(&self, index: usize) -> u32;
+
+    fn key(&self, index: usize) -> &PartitionKey;
+
+    fn cost(&self, index: usize) -> u64;
+
+    /// The quota of the key, if it has one of its own.
+    fn quota(&self, index: usize) -> Option<Quota>;
+
+    /// The question that makes the charge.
+    #[inline]
+    fn ask<'a>(&'a self, index: usize, context: &'a AskContext) -> Ask<'a> {
+        Ask::charge(self.key(index), self.cost(index)).under(self.quota(index)).at(&context.now)
+    }
+
+    /// A transaction that goes on from these charges. The first ones are made already: `charged` has their decisions.
+    #[cold]
+    fn transaction(&self, charged: &[Decision], context: AskContext) -> Transaction {
+        let entry = |index| {
+            let key = self.key(index).clone();
+            let mut entry = PolicyEntry::new(self.policy(index), key, self.cost(index), self.quota(index));
+            if let Some(decision) = charged.get(index) {
+                entry.decision = Some(*decision);
+                entry.progress = Progress::Charged;
+            }
+            entry
+        };
+        Transaction::from_charged((0..self.len()).map(entry).collect(), charged.len(), context)
+    }
+}
+
+/// The charge of one policy, with a key, a cost and a quota of its own.
+struct OwnCharge {
     key: PartitionKey,
     cost: u64,
     quota: Option<Quota>,
@@ -24,22 +60,78 @@ struct PlainEntry {
     policy: u32,
 }
 
-impl PlainEntry {
-    fn policy_of<'a, D: Decide>(&self, policies: &'a [Policy<D>]) -> &'a Policy<D> {
-        &policies[self.policy as usize]
+impl Charges for SmallVec<[OwnCharge; 2]> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.as_slice().len()
     }
 
-    /// The question that charges the entry.
-    fn ask<'a>(&'a self, context: &'a AskContext) -> Ask<'a> {
-        Ask::charge(&self.key, self.cost).under(self.quota).at(&context.now)
+    #[inline]
+    fn policy(&self, index: usize) -> u32 {
+        self[index].policy
+    }
+
+    #[inline]
+    fn key(&self, index: usize) -> &PartitionKey {
+        &self[index].key
+    }
+
+    #[inline]
+    fn cost(&self, index: usize) -> u64 {
+        self[index].cost
+    }
+
+    #[inline]
+    fn quota(&self, index: usize) -> Option<Quota> {
+        self[index].quota
+    }
+}
+
+/// The charges of all policies of a layer that [share the key](crate::engine::reload::InForce::shared_key_costs).
+struct SharedKey<'a> {
+    key: PartitionKey,
+    /// The policies' indices, and what they charge.
+    costs: &'a [(u32, u64)],
+}
+
+impl Charges for SharedKey<'_> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.costs.len()
+    }
+
+    #[inline]
+    fn policy(&self, index: usize) -> u32 {
+        self.costs[index].0
+    }
+
+    #[inline]
+    fn key(&self, _: usize) -> &PartitionKey {
+        &self.key
+    }
+
+    #[inline]
+    fn cost(&self, index: usize) -> u64 {
+        self.costs[index].1
+    }
+
+    #[inline]
+    fn quota(&self, _: usize) -> Option<Quota> {
+        None
     }
 }
 
 impl<D: Decide> Scope<'_, D> {
     /// Evaluates a request by several policies, which all are plain and decide at once.
     pub(super) fn evaluate_several(self, policies: &[Policy<D>], head: &D::Subject<'_>) -> Evaluation<D> {
-        // Prepare.
-        let mut entries = SmallVec::<[PlainEntry; 2]>::new();
+        if let Some(costs) = &self.in_force.shared_key_costs {
+            // A request without a key is treated as each policy says.
+            if let Ok(key) = policies[0].selector.key.extract(head) {
+                policies.iter().for_each(|policy| policy.note_key(&key));
+                return self.charge_all(&SharedKey { key, costs }, head);
+            }
+        }
+        let mut charges = SmallVec::<[OwnCharge; 2]>::new();
         for (index, policy) in (0..).zip(policies) {
             // As `entry::key` does, written out: a function between would move the key once more.
             if !policy.applies_to(head) {
@@ -59,16 +151,22 @@ impl<D: Decide> Scope<'_, D> {
             };
             let cost = policy.cost_of(head);
             let quota = policy.quota_of(head, &key);
-            entries.push(PlainEntry { key, cost, quota, policy: index });
+            charges.push(OwnCharge { key, cost, quota, policy: index });
         }
+        self.charge_all(&charges, head)
+    }
 
-        // Precheck. The first entry is not peeked at, since nothing has to be refunded if its charge is rejected.
+    /// Makes all charges, or none.
+    #[inline(always)]
+    fn charge_all(self, charges: &impl Charges, head: &D::Subject<'_>) -> Evaluation<D> {
+        let policy = |index| &self.in_force.policies[charges.policy(index) as usize];
+
+        // Precheck. The first charge is not peeked at, since nothing has to be refunded if it is rejected.
         let context = AskContext::default();
-        for index in 1..entries.len() {
-            let entry = &entries[index];
-            let peeked = entry.policy_of(policies).limiter.decide(&entry.ask(&context).to(Mode::Peek)).at_once();
+        for index in 1..charges.len() {
+            let peeked = policy(index).limiter.decide(&charges.ask(index, &context).to(Mode::Peek)).at_once();
             if let Some(rejection) = peeked.filter(|peeked| !peeked.is_allowed()) {
-                let mut transaction = transaction_of(entries, &[], context);
+                let mut transaction = charges.transaction(&[], context);
                 transaction.entries[index].preview(rejection);
                 return self.reject_prechecked(transaction);
             }
@@ -76,43 +174,28 @@ impl<D: Decide> Scope<'_, D> {
 
         // Reserve.
         let mut decisions = SmallVec::<[Decision; 2]>::new();
-        for entry in &entries {
-            let policy = entry.policy_of(policies);
-            match policy.limiter.decide(&entry.ask(&context)) {
+        for index in 0..charges.len() {
+            match policy(index).limiter.decide(&charges.ask(index, &context)) {
                 Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                    policy.report_health(None);
+                    policy(index).report_health(None);
                     decisions.push(decision);
                 }
                 answer => {
-                    let transaction = transaction_of(entries, &decisions, context);
+                    let transaction = charges.transaction(&decisions, context);
                     return self.evaluate_transaction(transaction, Some(answer), head);
                 }
             }
         }
 
         // Commit.
-        for (entry, decision) in entries.iter().zip(&decisions) {
-            entry.policy_of(policies).note(Fate::from_admission(decision), Some(&entry.key), Some(decision));
+        for (index, decision) in decisions.iter().enumerate() {
+            policy(index).note(Fate::from_admission(decision), Some(charges.key(index)), Some(decision));
         }
-        let decided = entries.iter().zip(&decisions).map(|(entry, decision)| {
-            let PlainEntry { key, quota, policy, .. } = entry;
-            Reading { policy: *policy as usize, key, quota: *quota, decision }
-        });
-        self.admit_plain(decided)
+        self.admit_plain(decisions.iter().enumerate().map(|(index, decision)| Reading {
+            policy: charges.policy(index) as usize,
+            key: charges.key(index),
+            quota: charges.quota(index),
+            decision,
+        }))
     }
-}
-
-/// Makes a transaction of these entries. The first ones are charged already: `charged` has their decisions.
-#[cold]
-fn transaction_of(entries: SmallVec<[PlainEntry; 2]>, charged: &[Decision], context: AskContext) -> Transaction {
-    let mut decisions = charged.iter();
-    let entries = entries.into_iter().map(|PlainEntry { key, cost, quota, policy }| {
-        let mut entry = PolicyEntry::new(policy, key, cost, quota);
-        if let Some(decision) = decisions.next() {
-            entry.decision = Some(*decision);
-            entry.progress = Progress::Charged;
-        }
-        entry
-    });
-    Transaction::from_charged(entries.collect(), charged.len(), context)
 }

@@ -1,6 +1,6 @@
 //! [`Global`]: one key for all.
 
-use super::{KeyError, KeyExtractor, KeyTextError, read_shared, write_shared};
+use super::{KeyError, KeyExtractor, KeyTextError, identity_of, read_shared, write_shared};
 use crate::engine::domain::Domain;
 use crate::values::PartitionKey;
 
@@ -16,6 +16,10 @@ impl<D: Domain> KeyExtractor<D> for Global {
 
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

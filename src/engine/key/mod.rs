@@ -72,6 +72,15 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
         false
     }
 
+    /// A text that extractors share only if they return the same result for every subject: a layer whose policies all
+    /// have the same identity reads the key of a request once. It begins with the name of the type, and has all that
+    /// the extractor was made with. By default `None`: the extractor is asked for each policy.
+    ///
+    /// Read once for each policy, when a layer is made or changed.
+    fn identity(&self) -> Option<String> {
+        None
+    }
+
     /// The marks that every request with a key has, for layers of thousands of policies, such as one for each tenant:
     /// the layer finds the policies of a request by its [`Marks`], and does not ask all the others. By default, none,
     /// so that every request is asked for a key.
@@ -111,6 +120,11 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     }
 }
 
+/// The [identity](KeyExtractor::identity) of an extractor whose `Debug` shows all that it was made with.
+pub(crate) fn identity_of<K: fmt::Debug>(extractor: &K) -> Option<String> {
+    Some(format!("{} {extractor:?}", std::any::type_name::<K>()))
+}
+
 /// Implements [`KeyExtractor`] for pointers to extractors.
 macro_rules! impl_for_pointers {
     ($($pointer:ident),+) => {$(
@@ -129,6 +143,10 @@ macro_rules! impl_for_pointers {
 
             fn is_shared(&self) -> bool {
                 (**self).is_shared()
+            }
+
+            fn identity(&self) -> Option<String> {
+                (**self).identity()
             }
 
             fn marks(&self) -> Vec<Mark> {

@@ -227,6 +227,12 @@ impl<D: Domain> Policy<D> {
         self.costs.cost_of(head)
     }
 
+    /// The cost of every request, if the policy charges all requests the same, under the limiter's quota.
+    pub(crate) fn cost_of_every_request(&self) -> Option<u64> {
+        let charges_alike = self.selector.includes_all() && self.costs.quota.is_none();
+        self.costs.fixed_cost().filter(|_| charges_alike)
+    }
+
     /// The quota of the key of a request, if it has one of its own.
     #[inline]
     pub(crate) fn quota_of(&self, head: &D::Subject<'_>, key: &PartitionKey) -> Option<Quota> {

@@ -305,6 +305,9 @@ pub(crate) struct InForce<D: Translate> {
     may_be_plain: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_plain: IdleFlag,
+    /// The policies' indices and costs, if there are several policies, and all charge the same key, each a fixed cost
+    /// under its limiter's quota. Then we read a request's key once.
+    pub(crate) shared_key_costs: Option<Box<[(u32, u64)]>>,
     /// Whether there is one policy, and requests [hold its units](Policy::is_plainly_held) until they are over.
     may_be_held: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
@@ -338,6 +341,7 @@ impl<D: Translate> InForce<D> {
         let is_one = policies.len() == 1;
         let is_plain = |policy: &Policy<D>| policy.is_plain() && (is_one || policy.answers_at_once());
         let may_be_plain = formula.is_none() && policies.iter().all(is_plain);
+        let shared_key_costs = if may_be_plain && !is_one { costs_of_shared_key(&policies) } else { None };
         let delays = policies.iter().any(|policy| policy.description.delays());
         let keeps_credits = policies.iter().any(|policy| !policy.shadow && policy.description.keeps_credits());
         let is_open_ended = policies.iter().any(|policy| policy.is_open_ended() || policy.has_debts()).into();
@@ -350,6 +354,7 @@ impl<D: Translate> InForce<D> {
             formula,
             may_be_plain,
             is_plain: IdleFlag::new(),
+            shared_key_costs,
             may_be_held,
             is_held: IdleFlag::new(),
             by_marks: OnceLock::new(),
@@ -386,6 +391,16 @@ impl<D: Translate> InForce<D> {
     pub(crate) fn by_marks(&self, longer_path: &LongerPath<D>) -> Option<&MarkIndex> {
         self.by_marks.get_or_init(|| (longer_path.index_marks)(&self.policies)).as_ref()
     }
+}
+
+/// The policies' indices, and what they charge every request, if all of them charge the same key.
+fn costs_of_shared_key<D: Translate>(policies: &[Policy<D>]) -> Option<Box<[(u32, u64)]>> {
+    let identity = policies.first()?.selector.key.identity()?;
+    let cost_of = |policy: &Policy<D>| {
+        let reads_same_key = policy.selector.key.identity().as_ref() == Some(&identity);
+        policy.cost_of_every_request().filter(|_| reads_same_key)
+    };
+    (0..).zip(policies).map(|(index, policy)| Some((index, cost_of(policy)?))).collect()
 }
 
 /// One of the policies in force. Keeps all of them in memory.

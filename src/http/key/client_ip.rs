@@ -12,7 +12,7 @@ use super::network::{self, DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
 use super::source::{CLOUDFRONT_VIEWER_ADDRESS, FORWARDED, IpSource, X_FORWARDED_FOR};
 use super::text;
 use super::trusted::TrustedProxies;
-use super::{KeyError, KeyExtractor, KeyTextError};
+use super::{KeyError, KeyExtractor, KeyTextError, identity_of};
 use crate::http::head::RequestHead;
 use crate::http::key::log;
 use crate::values::PartitionKey;
@@ -295,6 +295,10 @@ impl KeyExtractor for ClientIp {
     }
 
     /// Also a name that begins with `_`, as a proxy writes it, if [names are keys](Self::obfuscated_nodes).
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
+    }
+
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         match text::unquoted(text) {
             Some(name) if self.obfuscated && name.starts_with(b"_") => Ok(obfuscated_key(&name)),

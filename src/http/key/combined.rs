@@ -20,6 +20,10 @@ macro_rules! tuple {
                 $(self.$index.is_shared())&&+
             }
 
+            fn identity(&self) -> Option<String> {
+                identity_of_parts([$(self.$index.identity()),+])
+            }
+
             fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
                 read_parts(&[$(&self.$index),+], text)
             }
@@ -50,6 +54,10 @@ impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
         self.iter().all(KeyExtractor::is_shared)
     }
 
+    fn identity(&self) -> Option<String> {
+        identity_of_parts(self.iter().map(KeyExtractor::identity))
+    }
+
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         read_parts(&self.iter().map(|part| &**part).collect::<Vec<_>>(), text)
     }
@@ -57,6 +65,12 @@ impl KeyExtractor for Vec<Box<dyn KeyExtractor>> {
     fn write_text(&self, key: &PartitionKey) -> Option<String> {
         write_parts(&self.iter().map(|part| &**part).collect::<Vec<_>>(), key)
     }
+}
+
+/// The identity of a combination, if all parts have one.
+fn identity_of_parts(parts: impl IntoIterator<Item = Option<String>>) -> Option<String> {
+    // The debug form quotes each part, so no other parts have the same text.
+    Some(format!("{:?}", parts.into_iter().collect::<Option<Vec<_>>>()?))
 }
 
 /// Reads a text with a part for each extractor.

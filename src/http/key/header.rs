@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use http::{HeaderName, HeaderValue};
 
-use super::{KeyError, KeyExtractor};
+use super::{KeyError, KeyExtractor, identity_of};
 use crate::engine::key::text::{self, KeyTextError};
 use crate::http::head::{RequestHead, trimmed};
 use crate::values::PartitionKey;
@@ -70,6 +70,10 @@ impl KeyExtractor for HeaderKey {
                 Some(value) => Ok(value.into()),
             },
         }
+    }
+
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

@@ -4,7 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::LazyLock;
 
 use super::network::{self, DEFAULT_IPV6_PREFIX, IpNetwork, checked_prefix};
-use super::{KeyError, KeyExtractor, KeyTextError, hint};
+use super::{KeyError, KeyExtractor, KeyTextError, hint, identity_of};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
@@ -85,6 +85,10 @@ impl KeyExtractor for PeerIp {
             SocketAddr::V4(peer) => PartitionKey::from(peer.ip().octets().as_slice()),
             SocketAddr::V6(peer) => ipv6_key(*peer.ip(), self.ipv6_prefix),
         })
+    }
+
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

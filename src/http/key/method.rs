@@ -2,7 +2,7 @@
 
 use http::Method;
 
-use super::{KeyError, KeyExtractor, KeyTextError};
+use super::{KeyError, KeyExtractor, KeyTextError, identity_of};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
@@ -56,6 +56,10 @@ impl KeyExtractor for MethodKey {
     /// By a method, and not by a client.
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

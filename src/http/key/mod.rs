@@ -59,5 +59,5 @@ pub(crate) use self::ranges::Ranges;
 pub use self::source::IpSource;
 pub use self::trusted::{TrustedProxies, TrustedProxiesError};
 
-use crate::engine::key::text;
 pub use crate::engine::key::{Global, KeyCharge, KeyError, KeyExtractor, KeyTextError, Mark, Marks, key_of_text};
+use crate::engine::key::{identity_of, text};

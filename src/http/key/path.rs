@@ -1,6 +1,6 @@
 //! `PathKey`: keys from the matched route or the raw path.
 
-use super::{KeyError, KeyExtractor};
+use super::{KeyError, KeyExtractor, identity_of};
 use crate::engine::key::text::{self, KeyTextError};
 #[cfg(feature = "axum")]
 use crate::engine::key::{Length, Streak};
@@ -87,6 +87,10 @@ impl KeyExtractor for PathKey {
     /// By a path, and not by a client.
     fn is_shared(&self) -> bool {
         true
+    }
+
+    fn identity(&self) -> Option<String> {
+        identity_of(self)
     }
 
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {

@@ -95,7 +95,13 @@ impl<D: Domain> Selector<D> {
 
     #[inline]
     pub(super) fn includes(&self, policy: &str, head: &D::Subject<'_>) -> bool {
-        (self.when.is_none() && self.except.is_none()) || self.meets_conditions(policy, head)
+        self.includes_all() || self.meets_conditions(policy, head)
+    }
+
+    /// Whether the policy has no conditions, so that it applies to all requests with a key.
+    #[inline]
+    pub(super) const fn includes_all(&self) -> bool {
+        self.when.is_none() && self.except.is_none()
     }
 
     /// Logs, once, if all of the first 1,000 requests are left out. That a condition leaves out the first one or the
