@@ -1,12 +1,13 @@
-"""The statements of `tower-sluice-postgres` are the algorithms.
+"""The statements in `tower-sluice-postgres` implement the algorithms.
 
-The names are those of the sources. `from_limit` and `from_period` are the quota under which the row is kept, `limit`,
-`period` and `burst` that of the question; `ahead` is by how much the clock was ahead that wrote the row. A bucket's
-numbers are in units of 1/limit nanosecond: `at` is the clock, `price` what a request costs, `capacity` a full bucket.
+The names are the sources'. `from_limit` and `from_period` are the quota under which the row is kept. `limit`, `period`
+and `burst` are the question's. `ahead` is by how much the clock that wrote the row was ahead. A bucket's numbers are in
+units of 1/limit nanosecond: `at` is the clock, `price` a request's cost, `capacity` a full bucket.
 
-PostgreSQL counts in `bigint`, below 2^63, and in `numeric`, which has no end here. An instant is made of microseconds by
-a product of doubles, which is exact up to 2^53 of them: to the year 2255. `div` and the division of `bigint` round
-towards zero. So a quotient below zero is zero or less, of which a statement makes zero.
+PostgreSQL counts in `bigint`, below 2^63, and in `numeric`, which has no bound here. An instant is made from
+microseconds by a product of doubles, which is exact up to 2^53 microseconds, the year 2255. `div` and the division of
+`bigint` round towards zero. So a quotient that should be below zero is zero or less, and a statement makes zero from
+it.
 """
 
 from z3 import And, If, Implies, Not, Or
@@ -56,8 +57,8 @@ def charged_of(room, fits, count=count):
 
 
 def is_the_loop(it, room, price):
-    """Requests are decided one after the other, and each one adds its price: number i is admitted if i prices fit, and
-    none is after one that is not. `price` times the number is in the words of the claim."""
+    """Requests are decided one after the other, and each one adds its price. Request i is admitted if i prices fit, and
+    no request is admitted after a rejected one. `price` times the number is written as in the claim."""
     charged = it["charged"]
     return And(
         0 <= charged,
@@ -79,7 +80,7 @@ def instant(nanos, micros):
 floor = ints("floor")[0]
 lemma(
     f"{SQL}: instant",
-    "a row that the sweep deletes has ended, and it is kept for less than a microsecond more",
+    "a row has ended when it expires, and that is less than a microsecond later",
     inputs={"ends": ends},
     given=[ends >= 0, later >= 0, later <= LAST, instant(ends, micros), div(floor, least(ends, LAST), 1_000)],
     domain=[ends < EXACT, ends > 2**60, ends % 1_000 != 0],
@@ -102,7 +103,7 @@ tokens, rest, whole, carried_rest, up, down, in_full = ints("tokens rest whole c
 is_same = And(from_limit == limit, from_period == period)
 corrected = If(ahead == 0, number, greatest(number - moved, 0))
 debt_before = greatest(corrected - from_at, 0)
-# What the algorithm makes of it, and what the statement does.
+# The algorithm's result, and the statement's.
 converted = least(whole + carried_rest, MOST_CARRIED)
 debt = If(is_same, debt_before, least(whole + up, MOST_CARRIED))
 bucket_room = capacity - debt
@@ -156,7 +157,7 @@ bucket_units = [
     price == cost * period,
 ]
 bucket_domain = [*quotas, *clocks, *bucket_units, *conversion, cost <= burst, number < 2**121]
-# With these, what is searched is linear. Of the widest numbers, and of ones that no clock divides.
+# With these values, the search is linear: with the widest numbers, and with numbers that no clock divides.
 same_wide = [
     limit == UNITS - 11,
     from_limit == limit,
@@ -176,7 +177,7 @@ other_wide = [
     count == 5,
     ahead == 0,
 ]
-# A token took a third of a nanosecond, and takes years now: so a debt becomes greater than any that is carried.
+# A token took a third of a nanosecond, and takes years now, so a debt becomes greater than any that is carried.
 from_cheap_to_dear = [
     limit == 7,
     from_limit == 3,
@@ -282,7 +283,7 @@ lemma(
     },
 )
 
-# The widths: whatever a row has. What is owed is what a bucket holds, or what was carried over.
+# The widths, for any row. A bucket holds the debt, or it was carried over.
 paid, paid_down, expires = ints("paid paid_down expires")
 after = bucket()["number"]
 lemma(
@@ -296,7 +297,7 @@ lemma(
         between(0, now, BIGINT),
         whole >= 0,
         up >= 0,
-        # As this lemma says of each statement.
+        # By induction: this lemma claims it for each statement.
         debt_before <= MOST_CARRIED,
     ],
     domain=bucket_domain,
@@ -367,7 +368,7 @@ lemma(
     },
 )
 
-# Windows. `present` is the window of the clock by the quota of the question, `from_present` by that of the row.
+# Windows. `present` is the clock's window under the question's quota, and `from_present` under the row's.
 present, from_present = ints("present from_present")
 window_given = [
     limit > 0,
@@ -457,7 +458,7 @@ lemma(
         "a window that is ahead is forgotten": (fixed(number=present), *same_month, used > 0, number == present + 1),
     },
 )
-# What `plain.sql` makes of a row under the same period. The whole statement decides on all other rows.
+# The result of `plain.sql` for a row with the period in question. The whole statement decides on all other rows.
 plain_number = greatest(least(number, present + 1), present)
 plain_used = If(number >= present, used, 0)
 one_fits = If(plain_used <= limit - cost, 1, 0)
@@ -834,8 +835,7 @@ lemma(
     broken={"at the end of the window": expiring(soon_expiry)},
 )
 
-# Windows of the calendar: `CalendarWindow::decide` and `inherit`. The present one ends at `end`; `number` is the end of
-# the one that the row is in.
+# Calendar windows: `CalendarWindow::decide` and `inherit`. The present one ends at `end`, and the row's at `number`.
 end, calendar_expiry = ints("end calendar_expiry")
 calendar_used = If(now < number, used, 0)
 calendar_room = limit - calendar_used

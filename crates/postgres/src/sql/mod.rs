@@ -1,20 +1,20 @@
-//! The statements: one text for each, whichever driver sends it.
+//! The statements: one text for each, with any driver.
 //!
-//! A charge is made by `plain.sql` if the row is as most are: under the quota of the question, without a ban, a debt or
-//! an allowance, and from no clock that was ahead. Where it returns no row, `decide.sql` follows, which does all. So
-//! does `joint.sql` on several keys, where `pair.sql` returns no row.
+//! `plain.sql` charges if the row is plain: under the caller's quota, without a ban, a debt or an allowance, and not
+//! written by a clock that was ahead. If it returns no row, `decide.sql` follows, which decides on any row. In the same
+//! way, `joint.sql` on several keys follows if `pair.sql` returns no row.
 //!
-//! A statement is one of the files in this folder, with the parts of an algorithm in it. Each is a transaction of its
-//! own, under READ COMMITTED. It holds the lock of its row while it reads the clock: so of two changes of a row, the
-//! later one has read the clock later. `plain.sql` reads the clock before it locks, and again if the row was changed
-//! while it waited. If another statement only held the lock, or rolled back, the row is as it was when the clock was
-//! read: so the decision is as of then.
+//! A statement is one of the files in this folder, with an algorithm's parts in it. Each is a separate transaction
+//! under READ COMMITTED. It holds the lock on its row while it reads the clock, so of two changes to a row, the later
+//! one has read the clock later. `plain.sql` reads the clock before it locks, and again if the row was changed while it
+//! waited. If another statement only held the lock, or rolled back, the row is as it was when the clock was read, so
+//! the decision is as of then.
 //!
 //! Parameters are written by their names, `@limit`: see [`Parameter`].
 //!
-//! A line of a file that begins with `>` is a step: it computes columns, by their names, from those of the steps before
-//! it and from `r`, the row as it is stored. Each step is a subquery around the one before, which the planner keeps
-//! apart (`OFFSET 0`), so that nothing is computed twice. Joins of single rows would take half as long again.
+//! A line that begins with `>` is a step: it computes named columns from the previous steps' columns and from `r`, the
+//! row as it is stored. Each step is a subquery around the previous one, which the planner keeps separate (`OFFSET 0`),
+//! so that nothing is computed twice. Joins of single rows would take half as long again.
 //!
 //! | column | content |
 //! |---|---|
@@ -33,7 +33,7 @@ mod pair;
 
 use std::sync::{Arc, OnceLock};
 
-/// Which algorithm a statement is for.
+/// The algorithm that a statement is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Bucket,
@@ -54,7 +54,7 @@ impl Kind {
 
     const COUNT: usize = Self::ALL.len();
 
-    /// The letter of the algorithm in the bytes of its states.
+    /// The algorithm's letter in its states' bytes.
     pub(crate) const fn letter(self) -> u8 {
         match self {
             Self::Bucket => b'b',
@@ -66,11 +66,11 @@ impl Kind {
     }
 }
 
-/// The server's time. Its microseconds are exact: `extract` returns a `numeric`.
+/// The server's time. Its microseconds are exact, because `extract` returns a `numeric`.
 #[cfg(not(test))]
 const NOW: &str = "(extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000";
 
-/// The time of a test, if it has one.
+/// The test's time, if it has one.
 #[cfg(test)]
 const NOW: &str = "coalesce(@now, (extract(epoch FROM clock_timestamp()) * 1000000)::int8 * 1000)";
 
@@ -79,7 +79,7 @@ const CLOCK: &str = "SELECT {now} AS now OFFSET 0";
 /// When the row was written, by the clock.
 const CHANGED_NANOS: &str = "(extract(epoch FROM r.changed) * 1000000)::int8 * 1000";
 
-/// The time of a decision, from the row that it has written.
+/// A decision's time, from the row that it has written.
 #[cfg(not(test))]
 const DECIDED_AT: &str = CHANGED_NANOS;
 #[cfg(test)]
@@ -89,25 +89,25 @@ const CHANGED: &str = "timestamptz 'epoch' + (now / 1000) * interval '1 microsec
 
 const AHEAD: &str = "greatest({changed_nanos} - now / 1000 * 1000, 0) AS ahead";
 
-/// The clock of a plain charge, which [`IS_AHEAD`] has read before: if it is set back in between, it stands still.
+/// A plain charge's clock, which [`IS_AHEAD`] has read before. If it is set back in between, it stands still.
 #[cfg(not(test))]
 const PLAIN_NOW: &str = "(extract(epoch FROM greatest(clock_timestamp(), r.changed)) * 1000000)::int8 * 1000";
 #[cfg(test)]
 const PLAIN_NOW: &str = NOW;
 
-/// Whether the clock was ahead that wrote the row. In a test, times have nanoseconds.
+/// Whether the row was written by a clock that was ahead. In a test, times have nanoseconds.
 #[cfg(not(test))]
 const IS_AHEAD: &str = "r.changed > clock_timestamp()";
 #[cfg(test)]
 const IS_AHEAD: &str = "{changed_nanos} > {now}";
 
-/// The same of two rows.
+/// The clock for two rows, like [`PLAIN_NOW`] for one.
 #[cfg(not(test))]
 const PAIR_NOW: &str = "(extract(epoch FROM greatest(clock_timestamp(), a.changed, b.changed)) * 1000000)::int8 * 1000";
 #[cfg(test)]
 const PAIR_NOW: &str = NOW;
 
-/// Whether a row is as most are.
+/// Whether a row is plain.
 const IS_PLAIN: &str = "r.quota_limit = @limit AND r.quota_burst = @burst AND r.quota_period = @period \
     AND coalesce(r.banned_until, r.owing_until, r.allowed_until) IS NULL AND NOT ({is_ahead})";
 
@@ -117,22 +117,27 @@ const IS_IN_FORCE: &str = "coalesce(greatest(r.banned_until, r.owing_until, r.al
 const ROW: &str = "r.quota_limit, r.quota_burst, r.quota_period, r.number::text, r.previous, r.used, \
     r.banned_until::text, r.owing_until::text, r.allowed_until::text, r.reason";
 
-/// What [`Row::read_brief`](crate::kept::Row::read_brief) reads. A row without a standing is under the quota of the
-/// question, so in most cases the last column is NULL: each column that is returned takes its time.
+/// The columns that [`Row::read_brief`](crate::kept::Row::read_brief) reads. Each returned column takes time, so the
+/// last one is NULL in most cases: a row without a standing is under the caller's quota.
 const BRIEF_ROW: &str = "r.number::text, r.previous, r.used, \
     CASE WHEN coalesce(r.banned_until, r.owing_until, r.allowed_until) IS NOT NULL THEN \
     concat(r.quota_limit, ',', r.quota_burst, ',', r.quota_period, ',', r.banned_until, ',', r.owing_until, ',', \
     r.allowed_until, ',', r.reason) END";
 
-/// The greatest instant of a `bigint`, which is in the year 2262.
+/// The latest time in a `bigint`, which is in the year 2262.
 const LAST: &str = "9223372036854775807";
 
-/// What the name of the table of records ends with.
+/// The ending of the record table's name.
 pub(crate) const RECORDS: &str = "_records";
+
+/// The time for which an expired row is kept. A client below its limit owes nothing soon after each of its requests. If
+/// its row were deleted in between, each request would insert a row, which takes two statements and an entry of the
+/// index.
+const KEPT: &str = "interval '1 minute'";
 
 const RECORD_EXPIRES: &str = "coalesce({changed} + @lifetime * interval '1 microsecond', timestamptz 'infinity')";
 
-/// The parts of one algorithm.
+/// One algorithm's parts.
 struct Parts {
     covered: &'static str,
     fresh_charged: &'static str,
@@ -140,15 +145,15 @@ struct Parts {
     corrected: &'static str,
     /// Steps.
     counted: &'static str,
-    /// The same of a row under the quota of the question, without a standing and from no clock that was ahead.
+    /// Steps like `counted`, for a plain row.
     plainly_counted: &'static str,
-    /// Whether one request has room then.
+    /// Whether one request has room after these steps.
     fits: &'static str,
-    /// The columns that change then.
+    /// The columns that a plain charge changes.
     columns: &'static str,
     charged: &'static str,
     state: &'static str,
-    /// The nanosecond from which the state decides as no state does.
+    /// The nanosecond from which decisions are the same as without a state.
     ends: &'static str,
     same_units: &'static str,
     /// Steps.
@@ -156,7 +161,7 @@ struct Parts {
     refunded: &'static str,
 }
 
-/// A number of a window that is beyond the next one comes from a clock that was set back. A debt may reach further.
+/// A window number beyond the next one comes from a clock that was set back. A debt may reach further.
 const CORRECTED_WINDOW: &str = "least(r.number, greatest(now, r.owing_until - ahead)::int8 / r.quota_period + 1)";
 
 const BUCKET: Parts = Parts {
@@ -184,7 +189,7 @@ const BUCKET: Parts = Parts {
     refunded: "greatest(corrected - unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
 };
 
-/// How much of the window before counts, rounded up.
+/// How many units of the previous window count, rounded up.
 const WEIGHT: &str = "CASE WHEN present_previous = 0 THEN 0 \
     ELSE div(present_previous * (@period - greatest(now - present_number * @period, 0)) + @period - 1, @period) END AS weight";
 
@@ -214,7 +219,7 @@ const SLIDING_WINDOW: Parts = Parts {
     fresh_charged: "least(@limit / @cost, @count)",
     fresh_state: "(now / @period)::numeric AS number, 0::int8 AS previous, charged * @cost AS used",
     corrected: CORRECTED_WINDOW,
-    // As `SlidingWindow::inherit`, if the period is another one. The weight is that of the window before.
+    // As `SlidingWindow::inherit`, if the period is another one. The weight is the previous window's.
     counted: "{rolled}
               > CASE WHEN r.quota_period = @period THEN rolled_number ELSE now / @period END AS present_number, \
               CASE WHEN r.quota_period = @period THEN rolled_previous ELSE 0 END AS present_previous, \
@@ -253,7 +258,7 @@ const CALENDAR_WINDOW: Parts = Parts {
     fresh_state: "CASE WHEN now < @first THEN @first ELSE @second END::numeric AS number, \
                   0::int8 AS previous, charged * @cost AS used",
     corrected: "r.number",
-    // Units that still count do so in the present window: of another calendar, and from the future.
+    // Units from another calendar or from the future count in the present window, if they still count.
     counted: "> CASE WHEN now < @first THEN @first ELSE @second END::numeric AS present_number, \
               CASE WHEN now < corrected THEN r.used ELSE 0 END AS present_used",
     // Between two windows that the caller does not know, the row stays as it is.
@@ -291,11 +296,11 @@ impl Kind {
     }
 }
 
-/// What the message of an error quotes when a statement is carried out over a connection of another client.
+/// The text that an error message quotes when a statement is carried out over another client's connection.
 pub(crate) const OF_ANOTHER_CONNECTION: &str = "sluice: another connection";
 
 /// Sets up a connection, and names it. The parameter is how many milliseconds a statement may take; a role that has
-/// less keeps that. Behind a client that has gone without a word, the connection ends in half a minute.
+/// less keeps that. If the client has vanished without closing, its connection ends in half a minute.
 pub(crate) const SET_UP: &str = "\
     SELECT set_config('sluice.session', concat(pg_backend_pid(), '.', \
       (extract(epoch FROM clock_timestamp()) * 1000000)::int8, ':'), false), \
@@ -307,7 +312,7 @@ pub(crate) const SET_UP: &str = "\
     FROM (SELECT extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 AS millis OFFSET 0) role";
 
 /// Holds if the connection is the one that prepared the statement, and if it is this statement: the parameter is the
-/// name of the connection and the number of the statement. Otherwise the statement fails, and changes nothing.
+/// connection's name and the statement's number. Otherwise the statement fails, and changes nothing.
 /// `clock_timestamp()` keeps the planner from computing the failure in advance.
 fn is_of_this_connection(id: &str) -> String {
     format!(
@@ -324,31 +329,31 @@ fn number_of(text: &str) -> String {
     format!("{hash:016x}")
 }
 
-/// What a statement has a placeholder for.
+/// A statement's placeholders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parameter {
-    /// The name of the connection, and the number of the statement. Always the first.
+    /// The connection's name and the statement's number. Always the first.
     Session,
     /// The time in nanoseconds; NULL for the server's clock.
     #[cfg(test)]
     Now,
     Key,
-    /// The name of the limiter.
+    /// The limiter's name.
     Limiter,
     /// How many requests are charged.
     Count,
-    /// The cost of each.
+    /// The cost per request.
     Cost,
     Limit,
     Burst,
     Period,
-    /// The same of a second key.
+    /// The second key's parameters.
     SecondKey,
     SecondCost,
     SecondLimit,
     SecondBurst,
     SecondPeriod,
-    /// Calendar: the caller knows that from this instant on, windows end at the two others.
+    /// Calendar: the caller knows that from this time on, windows end at the two others.
     Since,
     First,
     Second,
@@ -362,25 +367,25 @@ pub(crate) enum Parameter {
     Remembered,
     /// 1 if an operator changes a ban or an allowance, 0 if it is a penalty.
     ByHand,
-    /// A state, under the quota, and the nanosecond from which it decides as no state does.
+    /// A state under the quota, and the nanosecond from which decisions are the same as without it.
     Number,
     Previous,
     Used,
     Ends,
-    /// The ends of the ban, the debt and the allowance; NULL: never.
+    /// When the ban, the debt and the allowance end; NULL: never.
     BannedUntil,
     OwingUntil,
     AllowedUntil,
-    /// The server's clock when the row was read, and the version of the row.
+    /// The server's clock when the row was read, and the row's version.
     Written,
     Version,
-    /// A record: its name, the value that it has, another one, both in hexadecimal digits, and for how many
-    /// microseconds that counts; NULL: for ever.
+    /// A record: its name, its present value and another one, both in hexadecimal digits, and for how many microseconds
+    /// the new value counts; NULL: forever.
     Name,
     Old,
     New,
     Lifetime,
-    /// Of several keys: an array of each of the above, and of the letters of the algorithms.
+    /// Arrays for statements on several keys: one element per key for each parameter above, and the algorithm's letter.
     Keys,
     Limiters,
     Kinds,
@@ -393,8 +398,7 @@ pub(crate) enum Parameter {
     Seconds,
     /// The sets of keys to choose from.
     Sets,
-    /// The number in a receipt: of a bucket, when the charge is paid; of a window, its number; of the calendar, its
-    /// end.
+    /// The number in a receipt: when a bucket's charge is paid, a window's number, or a calendar window's end.
     Receipt,
 }
 
@@ -452,7 +456,7 @@ impl Parameter {
     ];
 }
 
-/// A text to prepare, and what its placeholders stand for.
+/// A text to prepare, and its parameters in the order of the placeholders.
 #[derive(Debug)]
 pub(crate) struct Statement {
     pub(crate) text: Arc<str>,
@@ -464,14 +468,14 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
-    /// Makes a statement of a file, with its parts.
+    /// Makes a statement from a file, with its parts.
     fn new(text: &str, table: &str, parts: &[(&str, &str)]) -> Self {
         let mut text = nested(&fill(&without_comments(text), table, parts));
         let id = number_of(&text);
         text = text.replace("{checked}", &is_of_this_connection(&id));
         let mut parameters = Vec::new();
         for (parameter, name, kind) in Parameter::ALL {
-            // No word behind it goes on: there are `@limit` and `@limiter`.
+            // The name must end here, because there are `@limit` and `@limiter`.
             let name = format!("@{name}");
             let number = parameters.len() + 1;
             let mut filled = String::with_capacity(text.len());
@@ -507,12 +511,12 @@ fn without_comments(text: &str) -> String {
     lines.join("\n")
 }
 
-/// The name of a table as an identifier, which no word of SQL is: `"limits"."user"`.
+/// A table's name as an identifier, which cannot be an SQL keyword: `"limits"."user"`.
 fn quoted(table: &str) -> String {
     format!("\"{}\"", table.replace('.', "\".\""))
 }
 
-/// Fills parts, which may have parts, into a text.
+/// Fills parts, which may contain parts, into a text.
 fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
     let mut text = text.to_owned();
     for _ in 0..4 {
@@ -534,6 +538,7 @@ fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
         ("record_expires", RECORD_EXPIRES),
         ("record_now", "timestamptz 'epoch' + ({now} / 1000) * interval '1 microsecond'"),
         ("changed", CHANGED),
+        ("kept", KEPT),
         ("table", &quoted(table)),
         ("records", &quoted(&format!("{table}{RECORDS}"))),
     ] {
@@ -561,7 +566,7 @@ fn nested(text: &str) -> String {
     nested
 }
 
-/// Returns an expression for a nanosecond of type `numeric` as an instant, rounded up.
+/// Returns an expression that rounds a nanosecond, a `numeric`, up to a `timestamptz`.
 fn instant(nanos: &str) -> String {
     format!("timestamptz 'epoch' + div(least({nanos}, {LAST}) + 999, 1000)::int8 * interval '1 microsecond'")
 }
@@ -606,7 +611,7 @@ impl Statements {
         let ends_of_state = ends.each_ref().map(|(name, part)| (*name, part.as_str()));
         let of_kind = |text: &str, kind: &Kind| {
             let parts = kind.parts();
-            // A refund is under the quota of the question, too.
+            // A refund is under the caller's quota, too.
             let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
             Statement::new(
                 text,
@@ -668,8 +673,8 @@ impl Statements {
         [&self.plain[kind as usize], &self.decide[kind as usize]]
     }
 
-    /// The plain charge of two keys, the lesser one first. `None` if that is not made of these algorithms: a window of
-    /// the calendar may turn out to be another one.
+    /// The plain charge to two keys, the lesser one first. `None` if these algorithms do not have one: a calendar
+    /// window may turn out to be another one.
     pub(crate) fn pair(&self, kinds: [Kind; 2]) -> Option<&Statement> {
         #[cfg(feature = "calendar")]
         if kinds.contains(&Kind::CalendarWindow) {
@@ -679,7 +684,7 @@ impl Statements {
         Some(self.pair[first as usize][second as usize].get_or_init(|| pair::pair(kinds, &self.table)))
     }
 
-    /// The statement on several keys, of these algorithms.
+    /// The statement on several keys with these algorithms.
     pub(crate) fn joint(&self, kinds: impl Iterator<Item = Kind>) -> &Statement {
         let bits = kinds.fold(0, |bits, kind| bits | 1_usize << kind as usize);
         self.joint[bits].get_or_init(|| {
@@ -699,8 +704,8 @@ impl Statements {
     }
 }
 
-/// The part of a statement on several keys that decides on those of one algorithm. The numbers of a key are in a row,
-/// and not in parameters.
+/// The part of a statement on several keys that decides on one algorithm's keys. A key's numbers are in a row, and not
+/// in parameters.
 fn joint_branch(kind: Kind, table: &str) -> String {
     let parts = kind.parts();
     let of_key = |part: &str| {
@@ -747,8 +752,9 @@ pub(crate) fn migrations(table: &str) -> [String; 2] {
     [include_str!("migration.sql"), include_str!("record_migration.sql")].map(|text| fill(text, table, &[]))
 }
 
-/// The same as one statement, for processes that begin at the same time: `IF NOT EXISTS` does not keep two transactions
-/// from creating the same table, of which one fails. So each first takes a lock, which it holds until it ends.
+/// The statements that create the tables, as one statement, for processes that begin at the same time. `IF NOT EXISTS`
+/// does not keep two transactions from creating the same table, and then one fails. So each first takes a lock, which
+/// it holds until it ends.
 pub(crate) fn migrate_in_turn(table: &str) -> String {
     let [states, records] = migrations(table);
     format!(
