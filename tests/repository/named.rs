@@ -1,9 +1,9 @@
-//! Checks that the tests which `docs/threats.md` and `docs/requirements.md` name exist, and the functions in the tables
-//! of DESIGN.md.
+//! Checks that the tests which `docs/threats.md` and `docs/requirements.md` name exist, and the functions in
+//! DESIGN.md's tables.
 
 use crate::files::read;
 
-/// A heading, paragraph or item of a list, as one line.
+/// A heading, paragraph or list item, as one line.
 #[derive(Debug)]
 struct Block {
     /// 0 for an item at the margin.
@@ -82,9 +82,9 @@ fn each_property_names_tests_that_exist() {
 
 /// A row is "| number | `Type::function` | `file` in `src`, or below `crates` | …".
 #[test]
-fn each_hop_is_a_function_of_its_file() {
+fn each_hop_is_in_its_file() {
     let mut hops = 0;
-    for row in read("DESIGN.md").lines() {
+    for row in read("docs/design/hops.md").lines() {
         let cells: Vec<_> = row.split('|').map(str::trim).collect();
         let ["", number, function, file, ..] = cells[..] else { continue };
         if number.parse::<u32>().is_err() {
@@ -97,6 +97,6 @@ fn each_hop_is_a_function_of_its_file() {
         let is_there = ["(", "<"].iter().any(|next| source.contains(&format!("fn {name}{next}")));
         assert!(is_there, "{file} has no {function}");
     }
-    // Of a rejection, nine hops are those of the admitted request.
+    // A rejection shares nine hops with an admitted request.
     assert_eq!(hops, 15 + (22 - 9) + 31 + 26 + 18);
 }
