@@ -1,5 +1,5 @@
-//! Limits from a file, `limits.toml`, which can be edited while the program runs: it reads the file again on SIGHUP.
-//! Page `configuration` of the guide explains the program.
+//! Limits from a file, `limits.toml`, which you can edit while the program runs: it reads the file again on SIGHUP. The
+//! guide's page `configuration` explains the program.
 //!
 //! ```sh
 //! cargo run -p examples --features config --bin configuration

@@ -1,7 +1,6 @@
-//! An API for pages of other origins. The CORS layer is outside of the rate limit, so that a rejection
-//! carries its fields, too (without them, a script sees only "network error"), and preflights
-//! are answered before they reach the limit, where they would count like all requests. Fields that a script may read
-//! beyond the usual ones must be exposed.
+//! An API for pages on other origins. The CORS layer is outside the rate limit, so that a rejection carries its fields,
+//! too (without them, a script sees only "network error"), and preflights are answered before they reach the limit,
+//! where they would count like all requests. To let scripts read further fields, expose them.
 //!
 //! ```sh
 //! cargo run -p examples --bin cors

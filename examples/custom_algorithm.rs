@@ -1,5 +1,5 @@
-//! An algorithm of your own: a limit on failures, as for logins. Every try counts as a failure until a success refunds
-//! it; after three, the key is closed for a minute from the last of them.
+//! A custom algorithm: a limit on failures, as for logins. Every try counts as a failure until a success refunds it;
+//! after three failures, the key is closed for a minute from the last one.
 //!
 //! ```sh
 //! cargo run -p examples --bin custom_algorithm
@@ -37,7 +37,7 @@ impl Algorithm for ThreeStrikes {
             Some(_) if cost == 0 => (Decision::allow(TRIES, TRIES - count), None),
             Some(count) => {
                 let forgotten_at = now.saturating_add(CLOSED_FOR);
-                // The receipt of the charge, which `refund` receives again.
+                // The charge's receipt, which `refund` receives again.
                 let receipt = Receipt::new(forgotten_at.as_nanos().into());
                 let decision = Decision::allow(TRIES, TRIES - count).with_receipt(receipt);
                 (decision.with_reset_after(CLOSED_FOR), Some(Strikes { count, forgotten_at }))

@@ -1,5 +1,4 @@
-//! Keys of your own: the tenant in the host name, and the account that an outer layer has
-//! authenticated.
+//! Custom keys: the tenant in the host name, and the account that an outer layer has authenticated.
 //!
 //! ```sh
 //! cargo run -p examples --bin custom_key
@@ -23,7 +22,7 @@ struct Account {
 async fn main() -> std::io::Result<()> {
     let tenant = key_fn(|request| {
         let host = request.headers().get(header::HOST)?.to_str().ok()?;
-        // A tenant whose name had many spellings would have many budgets.
+        // If a tenant's name could be spelled in many ways, the tenant would have many budgets.
         host.split('.').next().map(|tenant| PartitionKey::from(tenant.to_ascii_lowercase()))
     });
     let account = ExtensionKey::new(|account: &Account| account.number);

@@ -1,4 +1,4 @@
-//! A limiter of your own, in a layer: a feature that is switched on for one request in ten.
+//! A custom limiter in a layer: a feature that is switched on for one request in ten.
 //!
 //! ```sh
 //! cargo run -p examples --bin custom_limiter
@@ -23,7 +23,7 @@ impl Limiter for OneInTen {
             return LimiterError::unsupported(ask.mode()).into();
         }
         let number = self.0.fetch_add(ask.cost(), Ordering::Relaxed);
-        // The next admission depends on other requests: no wait can be advertised.
+        // The next admission depends on other requests, so no wait can be advertised.
         if number % 10 == 0 { Decision::allow(1, 0).into() } else { Decision::reject(1, 0, None).into() }
     }
 }

@@ -1,4 +1,4 @@
-//! A limiter that keeps the states of keys itself: any algorithm over a plain map. It never forgets a key, so it is for
+//! A limiter that keeps its keys' states itself: any algorithm over a plain map. It never forgets a key, so use it for
 //! a few keys that you choose.
 //!
 //! ```sh

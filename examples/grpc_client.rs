@@ -1,5 +1,5 @@
-//! A gRPC client that makes four calls, and waits as long as the server asks for when one is rejected. Page `grpc` of
-//! the guide explains it.
+//! A gRPC client that makes four calls, and waits for the time that the server asks for when one is rejected. The
+//! guide's page `grpc` explains it.
 //!
 //! ```sh
 //! cargo run -p examples --features grpc --bin grpc_server &
@@ -20,7 +20,7 @@ fn wait_of(status: &Status) -> Option<Duration> {
     if is_rejection { status.get_details_retry_info()?.retry_delay } else { None }
 }
 
-/// Calls up to three times, and waits as long as the server asks for in between.
+/// Calls up to three times, and waits between them for the time that the server asks for.
 async fn check(client: &mut HealthClient<Channel>) -> Result<i32, Status> {
     for _ in 0..2 {
         match client.check(HealthCheckRequest::default()).await {

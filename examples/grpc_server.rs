@@ -1,6 +1,5 @@
-//! A gRPC server whose clients may call once per second, and twice at once after a pause. A rejection is an error of
-//! gRPC, with the wait in its details (`RetryInfo`) and in `grpc-retry-pushback-ms`. Page `grpc` of the guide explains
-//! it.
+//! A gRPC server whose clients may call once per second, and twice at once after a pause. A rejection is a gRPC error,
+//! with the wait in its details (`RetryInfo`) and in `grpc-retry-pushback-ms`. The guide's page `grpc` explains it.
 //!
 //! ```sh
 //! cargo run -p examples --features grpc --bin grpc_server

@@ -1,4 +1,4 @@
-//! A login that slows guessing down, per address and per account. Only failures are counted. Page `login` of the guide
+//! A login that slows guessing down, per address and per account. Only failures are counted. The guide's page `login`
 //! explains the program.
 //!
 //! ```sh
@@ -26,7 +26,7 @@ const FAILURES_ANYWHERE: Quota = Quota::per(50, QUARTER);
 const EARLY_RETRIES: Quota = Quota::per(10, QUARTER);
 const BAN: Duration = Duration::from_secs(3_600);
 
-/// Whom a request wants to log in as, and from which device, if that account has logged in on it before.
+/// The account that a request wants to log in to, and its device, if that account has logged in on it before.
 #[derive(Clone)]
 struct Login {
     name: String,
@@ -41,21 +41,22 @@ async fn read_login(request: Request, next: Next) -> Result<Response, StatusCode
     let (mut head, body) = request.into_parts();
     let body = to_bytes(body, 4_096).await.map_err(|_| StatusCode::PAYLOAD_TOO_LARGE)?;
     let form: HashMap<String, String> = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
-    // One spelling per account. Better: the number of the account, or this if there is no such account.
+    // One spelling per account. It would be better to use the account's number, and this name only if no such account
+    // exists.
     let name = form.get("name").ok_or(StatusCode::BAD_REQUEST)?.trim().to_lowercase();
     let device = known_device(&head.headers, &name);
     head.extensions.insert(Login { name, device });
     Ok(next.run(Request::from_parts(head, Body::from(body))).await)
 }
 
-/// Stands for your check of a cookie that is set when a login succeeds. It must be signed, for this account and with
-/// the number of the device: otherwise each invented cookie would have a budget of its own.
+/// Stands for your check of a cookie that is set when a login succeeds. You must sign it, for this account and with the
+/// device's number: otherwise each invented cookie would have its own budget.
 fn known_device(headers: &HeaderMap, name: &str) -> Option<String> {
     let cookie = headers.get("cookie")?.to_str().ok()?;
     (cookie == "device=signed-7" && name == "ada").then(|| "7".to_owned())
 }
 
-/// Stands for yours.
+/// Stands for your own handler.
 async fn login(Json(form): Json<HashMap<String, String>>) -> StatusCode {
     match (form["name"].trim(), form.get("password").map(String::as_str)) {
         ("ada", Some("correct horse")) => StatusCode::OK,
@@ -74,17 +75,17 @@ fn app() -> Router {
             .key((NAME, PeerIp::new()))
             .charge_when(is_failure)
             .penalty(Penalty::new(EARLY_RETRIES, BAN)),
-        // No penalty here: a ban of an account would lock its owner out.
+        // No penalty here: banning an account would lock its owner out.
         Policy::new("account", SlidingWindow::new(FAILURES_ANYWHERE)).key((NAME, DEVICE)).charge_when(is_failure),
     ]);
-    // More than ten retries per minute that come too early: banned for ten minutes. A policy's penalty counts that
-    // policy's own rejections only, so the policies above have penalties of their own.
+    // More than ten premature retries per minute lead to a ban of ten minutes. A policy's penalty counts only that
+    // policy's own rejections, so the policies above have their own penalties.
     let attempts = Policy::new("attempts", ATTEMPTS)
         .key(PeerIp::new())
         .penalty(Penalty::new(Quota::per_minute(10), Duration::from_secs(600)));
     Router::new()
         .route("/login", post(login))
-        // Not `layer`, which would also be around the answer 404 to an unknown path: that would be charged as an
+        // Not `layer`, which would also wrap the answer 404 to an unknown path: that request would be charged as an
         // attempt, and be answered 400, as it has no name.
         .route_layer(failures)
         .route_layer(from_fn(read_login))

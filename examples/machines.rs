@@ -1,5 +1,5 @@
 //! One limit for several processes, on Redis: together they admit ten requests, and one more every six seconds. While
-//! Redis is out, each process decides by itself. Page `machines` of the guide explains it.
+//! Redis is out, each process decides by itself. The guide's page `machines` explains it.
 //!
 //! ```sh
 //! redis-server --save '' &
@@ -7,7 +7,7 @@
 //! cargo run -p examples --features redis --bin machines -- 127.0.0.1:3001
 //! ```
 //!
-//! Try what both print; then stop Redis (`redis-cli shutdown`), and try it again.
+//! Try the commands that both print; then stop Redis (`redis-cli shutdown`), and try them again.
 
 use std::net::SocketAddr;
 
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = arguments.next().unwrap_or_else(|| "127.0.0.1:3000".to_owned());
     let redis = arguments.next().unwrap_or_else(|| "redis://127.0.0.1:6379".to_owned());
 
-    // Connects with the first request. Processes that use the same names share their budgets.
+    // Connects with the first request. Processes that use equal names share their budgets.
     let redis = Redis::open(redis)?;
     let bucket = TokenBucket::new(Quota::per_minute(10));
     let limiter = RateLimiter::new(bucket, RedisStore::new(&redis, "per-client"));

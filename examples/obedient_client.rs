@@ -1,5 +1,5 @@
-//! A client that obeys its partner: it sends as much as the partner's responses allow, and next to nothing is rejected.
-//! Any number of these processes can share the partner's quota on Redis.
+//! A client that obeys its partner: it sends at the rate that the partner's responses allow, and is hardly ever
+//! rejected. Any number of these processes can share the partner's quota on Redis.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-server &
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     }
     let tally = Arc::new(Mutex::new(Tally::default()));
     let http = Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();
-    // What is sent, as it is on the wire: below the layer.
+    // Below the layer, this counts the calls that really reach the wire.
     let counted = {
         let tally = Arc::clone(&tally);
         service_fn(move |request: Request<Empty<Bytes>>| {
@@ -98,8 +98,7 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
         workers.spawn(async move {
             loop {
                 let client = client.ready().await?;
-                // Nothing is awaited between the number and the call: calls join the line in the order of their
-                // numbers.
+                // Nothing is awaited between the number and the call, so calls join the line in number order.
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let call = client.call(Request::get(&url).header("x-number", number).body(Empty::new())?);
                 match timeout_at(end, call).await {

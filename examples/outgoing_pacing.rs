@@ -1,5 +1,5 @@
-//! A client that keeps to a partner's limit: calls of all tasks together leave every 200 ms, in order; at most
-//! ten wait, and the others get the time after which to retry. For a partner that reports its limit over HTTP, see
+//! A client that keeps to a partner's limit: calls from all tasks together leave every 200 ms, in order; at most ten
+//! wait, and the others get the time after which to retry. For a partner that reports its limit over HTTP, see
 //! `obedient_client`.
 //!
 //! ```sh

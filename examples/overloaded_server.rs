@@ -1,7 +1,7 @@
 //! Measures how many requests an overloaded axum server answers in time: with nothing, with tower's limit, and with
 //! `Overload`.
 //!
-//! The server has one worker thread, and a request takes it for 5 ms, so it does 200 requests per second. A client
+//! The server has one worker thread, and a request occupies it for 5 ms, so it does 200 requests per second. A client
 //! sends 2,000, and gives up after a second.
 //!
 //! ```sh
@@ -9,8 +9,8 @@
 //! cargo run --release -p examples --features overload --bin overloaded_server -- inline    # one kind of handler
 //! ```
 //!
-//! Needs two processors that do nothing else: the client takes the second one. Otherwise the worker is late, and a
-//! database to which no more than two requests are sent at once idles meanwhile: `sleeping` behind `Overload` shows it.
+//! Needs two idle processors, because the client takes the second one. Otherwise the worker is late, and a database
+//! that gets at most two requests at once idles meanwhile: `sleeping` behind `Overload` shows it.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -43,9 +43,9 @@ const OFFERED: u32 = 2_000;
 const PATIENCE: Duration = Duration::from_secs(1);
 const SECONDS: u32 = 10;
 /// The connections that the kernel keeps until the server accepts them. With tokio's 128, no request waits there for
-/// more than 640 ms, and a server that sheds nothing answers most of what it gets in time.
+/// more than 640 ms, and a server that sheds nothing answers most of its requests in time.
 const BACKLOG: u32 = 1_024;
-/// A limit needs some time to find itself.
+/// The search for a limit needs some time.
 const COUNTED_FROM: u32 = 3;
 
 const KINDS: [&str; 4] = ["inline", "yields", "sleeping", "spawn_blocking"];
@@ -119,7 +119,7 @@ fn handler(kind: &str) -> axum::routing::MethodRouter {
 
 /// Another server, which does one request after the other, by its own clock.
 ///
-/// tokio's timers are exact to the millisecond. If each request slept for 5 ms after the one before has woken up, it
+/// tokio's timers are exact to the millisecond. If each request slept for 5 ms after the previous one has woken up, it
 /// would take 6, and no limiter could get more than 167 per second out of the database.
 struct Database {
     /// When it has done the request that was sent last.
@@ -140,7 +140,7 @@ impl Database {
     }
 }
 
-/// Keeps the thread. Time that other processes take from it counts, so that the capacity is the same on any machine.
+/// Occupies the thread. Time that other processes take from it counts, so that the capacity is equal on any machine.
 fn compute(time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -163,7 +163,7 @@ fn limited(limiter: &str, app: Router) -> Router {
 
 #[derive(Default)]
 struct Results {
-    /// How long the requests took that were served.
+    /// How long the served requests took.
     served: RefCell<Vec<Duration>>,
     shed: Cell<u32>,
     left: Cell<u32>,
@@ -208,13 +208,13 @@ async fn load(server: SocketAddr) -> Results {
                         results.shed.set(results.shed.get() + 1);
                     }
                 }
-                // It gives up, and closes its connection.
+                // The client gives up, and closes its connection.
                 Ok(Err(_)) | Err(_) => results.left.set(results.left.get() + u32::from(is_counted)),
             }
         });
     }
     sleep(PATIENCE).await;
-    // Requests that still wait are beyond their patience, and count no more.
+    // Requests that still wait have exceeded their patience, so they no longer count.
     results.take()
 }
 

@@ -1,5 +1,5 @@
-//! Rate limits in a key-value store of your own: here a map behind a simulated network, shared by two processes. Any
-//! algorithm of the crate works, and what the store needs is to read a key, and to write it if nobody else has.
+//! Rate limits in your own key-value store: here a map behind a simulated network, shared by two processes. Any of the
+//! crate's algorithms works. The store needs to read a key, and to write it if it has not changed meanwhile.
 //!
 //! ```sh
 //! cargo run -p examples --bin own_key_value_store
@@ -56,7 +56,7 @@ impl KeyValue for DistantMap {
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let map = Arc::new(DistantMap::default());
-    // Each of these would be in a process of its own.
+    // Each of these would be in its own process.
     let process = || {
         let store = RemoteStore::new(KeyValueBackend::new(Arc::clone(&map), "per-client"));
         RateLimiter::new(TokenBucket::new(Quota::per_minute(5)), store)

@@ -1,13 +1,13 @@
 //! An API that is sold: keys with plans, a pace, a month by the customer's clocks, a pool for teams, overage, units
-//! that are bought, warnings, requests in flight, and tokens of a language model. Page `plans` of the guide explains
-//! the program.
+//! that are bought, warnings, requests in flight, and a language model's tokens. The guide's page `plans` explains the
+//! program.
 //!
 //! ```sh
 //! cargo run -p examples --features calendar,config,postgres,redis --bin plans
 //! cargo run -p examples --features calendar,config,postgres,redis --bin plans -- 127.0.0.1:3000 store.toml
 //! ```
 //!
-//! Without a file, budgets are in this process. With one, processes share all of them on its server:
+//! Without a file, budgets are in this process. With one, processes share all budgets on its server:
 //!
 //! ```toml
 //! [store.postgres]
@@ -49,7 +49,7 @@ use tower_sluice::{
 use tower_sluice_config::Config;
 use tower_sluice_config::store::{self, ConcurrencySpec, NoLimiter, Store};
 
-/// What a plan allows. A row that is read is a unit.
+/// A plan's allowances. Each row that is read is a unit.
 #[derive(Clone, Copy)]
 struct Plan {
     pace: Quota,
@@ -71,23 +71,23 @@ const PRO: Plan = Plan {
     tokens: Quota::per_minute(500_000),
 };
 const TEAM: Plan = Plan { included: 2_000, overage: 0, ..PRO };
-/// The members of a team share so many units per month, when they have used their own ...
+/// A team's members share these units per month, once they have used their own ...
 const POOL: u64 = 6_000;
-/// ... of which one of them takes at most so many.
+/// ... and each member takes at most this many.
 const OF_POOL: u64 = 4_000;
 
-/// A customer, as an extension of its requests.
+/// A customer, as an extension in its requests.
 #[derive(Clone)]
 struct Account {
     plan: Plan,
     team: Option<&'static str>,
-    /// The plan's units, in months that begin on the billing day, by the clocks of the customer.
+    /// The plan's units, in months that begin on the billing day, by the customer's clocks.
     included: CalendarWindow,
-    /// Without overage, `None`.
+    /// `None` without overage.
     overage: Option<CalendarWindow>,
 }
 
-/// Stands for your table of accounts.
+/// Stands for your account table.
 fn account(api_key: &str) -> Option<(User, Account)> {
     let (name, plan, team, zone, billing_day) = match api_key {
         "key-of-ada" => ("ada", PRO, None, "Europe/Berlin", 17),
@@ -104,7 +104,7 @@ fn account(api_key: &str) -> Option<(User, Account)> {
 }
 
 /// Ten wrong keys per hour and address. Each request is charged before its key is looked up, so that no address has
-/// more than ten guesses open, and refunded if the key is right: what it takes to serve the request does not count.
+/// more than ten guesses open. If the key is right, the charge is refunded, so serving the request does not count.
 async fn authenticate(
     State(guesses): State<Arc<dyn Limiter>>,
     mut request: Request,
@@ -125,7 +125,7 @@ fn account_of<'a>(request: &'a RequestHead<'_>) -> Option<&'a Account> {
     request.extensions().get()
 }
 
-/// The units of a request: the rows of `/v1/rows/{count}`, nothing for `/v1/usage`, and else one.
+/// A request's units: the rows for `/v1/rows/{count}`, nothing for `/v1/usage`, and otherwise one.
 fn units(request: &RequestHead<'_>) -> u64 {
     match request.uri().path().split('/').collect::<Vec<_>>()[..] {
         ["", "v1", "rows", count] => count.parse().unwrap_or(1),
@@ -140,7 +140,7 @@ fn warn(crossing: &Crossing<'_>) {
     println!("mail to {customer}: you have used {} of {} units", crossing.used(), crossing.limit());
 }
 
-/// Shows a customer what is left.
+/// Shows a customer how much is left.
 async fn usage(verdict: Verdict) -> String {
     let left = verdict.policies().iter().map(|policy| (policy.name(), policy.decision().remaining()));
     left.map(|(name, units)| format!("{name}: {units} left\n")).collect()
@@ -157,7 +157,7 @@ async fn chat(settlement: Settlement, prompt: String) -> Body {
     Body::from_stream(answer)
 }
 
-/// What the payment provider calls when a customer has bought units, which can be used for 90 days. It may call twice.
+/// The payment provider calls this when a customer has bought units, which can be used for 90 days. It may call twice.
 /// Verify its signature here.
 async fn paid(
     State(limits): State<LimitsHandle>,
@@ -169,7 +169,7 @@ async fn paid(
     Ok(if balance.is_repeated() { "was bought before" } else { "bought" }.to_owned())
 }
 
-/// Where budgets are: in this process alone, or on the server that a file names.
+/// Opens the store for budgets: in this process alone, or on the server that a file names.
 async fn open_store(file: Option<String>) -> Result<Arc<dyn Store>, Box<dyn Error>> {
     let Some(file) = file else { return Ok(store::memory()) };
     let reader = Config::reader()
@@ -185,7 +185,7 @@ fn app(store: &dyn Store) -> Result<Router, NoLimiter> {
         let window = CalendarWindow::monthly(month);
         Ok::<_, NoLimiter>(Policy::new(name, store.rate_limiter(name, window.into())?).cost_fn(units))
     };
-    // Each limit of a policy is that of a customer without one of his own.
+    // Each policy's own limit applies to customers without one.
     let included = in_units("included", FREE.included)?
         .key(User::key())
         .window_fn(|request| Some(account_of(request)?.included.clone()))
@@ -205,7 +205,7 @@ fn app(store: &dyn Store) -> Result<Router, NoLimiter> {
     let pace = Policy::new("pace", store.rate_limiter("pace", TokenBucket::new(FREE.pace).into())?)
         .key(User::key())
         .quota_fn(|request| Some(account_of(request)?.plan.pace))
-        // A client that asks again before it may, twenty times in a minute.
+        // For clients that retry prematurely twenty times in a minute.
         .penalty(Penalty::new(Quota::per_minute(20), Duration::from_secs(600)));
     let in_flight = Policy::new("in-flight", store.concurrency("in-flight", ConcurrencySpec::new(FREE.in_flight))?)
         .key(User::key())
@@ -214,12 +214,12 @@ fn app(store: &dyn Store) -> Result<Router, NoLimiter> {
         .key(User::key())
         .when(|request| matches!(request.uri().path(), "/v1/chat" | "/v1/usage"))
         .quota_fn(|request| Some(account_of(request)?.plan.tokens))
-        // What an answer usually takes; corrected when it has ended.
+        // The usual cost of an answer; corrected when the answer has ended.
         .cost_fn(|request| if request.uri().path() == "/v1/usage" { 0 } else { 500 })
         .settle_by_handler()
         .owe_shortfalls();
 
-    // One layer, so that a request is charged to all of these policies or to none, and to one of the alternatives.
+    // One layer, so that a request is charged to all of these policies or to none, and to one alternative.
     let units = included.or_else(pool.and(of_pool)).or_else(overage).or_else(bought);
     let plans = RateLimitLayer::builder(pace.and(in_flight).and(units).and(tokens))
         .verdict() // for `usage`

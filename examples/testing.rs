@@ -1,5 +1,5 @@
-//! How to test limits: a service whose tests set its clock, and a queue in paused time. Nothing sleeps. Page `testing`
-//! of the guide explains it.
+//! How to test limits: a service whose tests set its clock, and a queue in paused time. Nothing sleeps. The guide's
+//! page `testing` explains it.
 //!
 //! ```sh
 //! cargo test -p examples --bin testing

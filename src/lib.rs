@@ -35,18 +35,18 @@
 //! - [`Limiter`]: keeps a state per key, and decides on requests. A [`RateLimiter`] is an algorithm with a table of
 //!   states; a [`LeakyQueue`] and a [`SlowDown`] delay requests, in FIFO order; a [`Concurrency`] limits the requests
 //!   in flight; or write your own. To write a limiter, or to call one without a layer, see [`limiter`].
-//! - [`store`]: where the table of a [`RateLimiter`] is kept: in memory, with a fixed size, or on a server.
+//! - [`store`]: where a [`RateLimiter`] keeps its table: in memory, with a fixed size, or on a server.
 //! - [`Policy`]: a named limiter, with a [`key`], a cost and conditions. Its parts are in [`policy`].
 //! - [`RateLimitLayer`]: one or more policies around a service. Its parts are in [`layer`] and [`rejection`].
 //! - [`LimitsHandle`]: replaces the policies of a running layer, and shows, resets, bans, credits and charges single
 //!   keys.
-//! - The package [`tower-sluice-admin`](https://docs.rs/tower-sluice-admin): the same as a service with a page, for
-//!   operators.
+//! - The package [`tower-sluice-admin`](https://docs.rs/tower-sluice-admin): these operations as a service with a page,
+//!   for operators.
 //! - [`headers`]: the response fields that report the remaining quota and the wait.
-//! - [`grpc`]: the responses of the same layer to gRPC and gRPC-Web clients.
-//! - The package [`tower-sluice-client`](https://docs.rs/tower-sluice-client): `PacerLayer` limits the outgoing calls of
-//!   an HTTP client to the pace that the server's responses report, and `ThrottleLayer` puts policies around
-//!   services that do not speak HTTP.
+//! - [`grpc`]: the layer's responses to gRPC and gRPC-Web clients.
+//! - The package [`tower-sluice-client`](https://docs.rs/tower-sluice-client): `PacerLayer` limits an HTTP client's
+//!   outgoing calls to the pace that the server's responses report, and `ThrottleLayer` puts policies around services
+//!   that do not speak HTTP.
 //! - The package [`tower-sluice-config`](https://docs.rs/tower-sluice-config): routes and policies from a TOML file.
 //! - [`testing`]: conformance suites for your own algorithms, limiters and backends.
 //!
@@ -123,7 +123,7 @@
     not(all(feature = "axum", feature = "calendar", feature = "metrics", feature = "internal")),
     allow(dead_code)
 )]
-// These two reach items that nothing else outside of the crate does.
+// Some `pub` items can be reached from outside the crate only with these two features.
 #![cfg_attr(not(all(feature = "internal", feature = "test-util")), allow(unreachable_pub))]
 
 pub mod algorithm;
@@ -132,7 +132,7 @@ mod concurrency;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub mod internal;
-// Text only, for rustdoc and its tests.
+// `engine` has the policies. `guide` is text only, for rustdoc and its tests.
 #[cfg(feature = "http")]
 mod engine;
 #[cfg(any(doc, doctest))]

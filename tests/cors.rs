@@ -1,4 +1,4 @@
-//! The CORS layer belongs outside of the limit. One test, since the mistake is logged once per process.
+//! The CORS layer belongs outside the limit. One test, since the process logs the mistake once.
 
 #[path = "support/log.rs"]
 mod log;
@@ -31,7 +31,7 @@ where
 }
 
 #[test]
-fn a_cors_layer_inside_of_the_limit_is_logged_once() {
+fn cors_inside_the_limit_is_logged_once() {
     let hello = service_fn(|_: Request<Full<Bytes>>| {
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())))
     });

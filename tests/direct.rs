@@ -1,4 +1,4 @@
-//! Decisions without a layer: on values of the program's own, by the policies that layers have.
+//! Decisions without a layer: on the program's own values, by the policies that layers have.
 
 use std::convert::Infallible;
 use std::error::Error;
@@ -23,7 +23,7 @@ use tower_sluice::{
     Penalty, Policy, Quota, RateLimitLayer, RateLimiter, Rejection, TokenBucket, Verdict,
 };
 
-/// A job of a customer, which costs rows.
+/// A customer's job, which costs rows.
 struct Job {
     customer: u64,
     rows: u64,
@@ -70,7 +70,7 @@ fn each_key_has_a_budget() {
 }
 
 #[test]
-fn a_value_is_charged_to_all_policies_or_to_none() {
+fn a_value_charges_all_policies_or_none() {
     let all = Policy::on("all", Quota::per_hour(100)).cost_fn(|job: &Job| job.rows);
     let own = Policy::on("own", Quota::per_hour(10)).key_by(|job: &Job| job.customer).cost_fn(|job| job.rows);
     let limits = Limits::new([all, own]);
@@ -82,7 +82,7 @@ fn a_value_is_charged_to_all_policies_or_to_none() {
 }
 
 #[test]
-fn alternatives_are_charged_in_their_order() {
+fn alternatives_are_charged_in_order() {
     let own = |name, limit| Policy::on(name, FixedWindow::new(Quota::per_hour(limit))).key_by(|job: &Job| job.customer);
     let limits = Limits::new(own("included", 1).or_else(own("overage", 2)));
     for (included, overage) in [(0, 2), (0, 1), (0, 0)] {
@@ -93,7 +93,7 @@ fn alternatives_are_charged_in_their_order() {
 }
 
 #[test]
-fn an_admission_holds_units_until_it_is_over() {
+fn an_admission_holds_units_until_over() {
     let limits = Limits::new(Policy::on("in-flight", Concurrency::new(2)).key_by(|job: &Job| job.customer));
     let decide = || limits.decide(&job(1, 1)).at_once().unwrap();
     let (first, second) = (decide().unwrap(), decide().unwrap());
@@ -109,7 +109,7 @@ fn an_admission_holds_units_until_it_is_over() {
 }
 
 #[test]
-fn a_cost_is_settled_when_it_is_known() {
+fn a_cost_is_settled_when_known() {
     let rows = Policy::on("rows", FixedWindow::new(Quota::per_hour(100)))
         .key_by(|job: &Job| job.customer)
         .cost(50)
@@ -121,7 +121,7 @@ fn a_cost_is_settled_when_it_is_known() {
     assert!(admission.settle("words", 7).is_err());
     admission.finish();
     assert_eq!(left(&limits, "rows", 1), 93);
-    // By a task that goes on, and one that is abandoned.
+    // By a task that goes on, and by an abandoned one.
     let admission = limits.decide(&job(1, 0)).at_once().unwrap().unwrap();
     let meter = admission.settlement().unwrap().meter_all();
     meter.add(2);
@@ -134,7 +134,7 @@ fn a_cost_is_settled_when_it_is_known() {
 }
 
 #[test]
-fn a_cost_is_settled_with_all_policies() {
+fn all_policies_settle_a_cost() {
     let policy = |name| Policy::on(name, FixedWindow::new(Quota::per_hour(100))).key_by(|job: &Job| job.customer);
     let limits = Limits::new([
         policy("rows").cost(50).settle_by_handler(),
@@ -152,7 +152,7 @@ fn a_cost_is_settled_with_all_policies() {
 }
 
 #[test]
-fn an_outcome_decides_what_is_charged() {
+fn an_outcome_decides_the_charge() {
     struct Login {
         user: &'static str,
     }
@@ -173,7 +173,7 @@ fn an_outcome_decides_what_is_charged() {
 }
 
 #[test]
-fn a_key_that_comes_too_early_is_banned() {
+fn a_premature_key_is_banned() {
     let clock = ManualClock::new();
     let rate = Policy::on("rate", bucket(Quota::per_second(1), &clock))
         .key_by(|job: &Job| job.customer)
@@ -202,7 +202,7 @@ async fn values_wait_for_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_that_have_to_wait_keep_their_place() {
+async fn waiting_values_keep_their_place() {
     let limits = Limits::new(Policy::on("pace", LeakyQueue::new(Quota::per_second(1)).max_queue(2)));
     let first = limits.decide(&job(1, 1));
     assert!(!first.is_waiting());
@@ -217,7 +217,7 @@ async fn values_that_have_to_wait_keep_their_place() {
 }
 
 #[test]
-fn a_failed_limiter_is_the_source_of_the_rejection() {
+fn a_failed_limiter_is_the_rejections_source() {
     struct Broken;
 
     impl Limiter for Broken {
@@ -240,7 +240,7 @@ fn a_failed_limiter_is_the_source_of_the_rejection() {
 
 /// Its waiters end, and no failure mode makes up for it.
 #[tokio::test]
-async fn a_closed_queue_rejects_in_every_failure_mode() {
+async fn a_closed_queue_always_rejects() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let limits = Limits::new(Policy::on("pace", LeakyQueue::new(Quota::per_second(1))).on_failure(mode));
         limits.decide(&job(1, 1)).await.unwrap().finish();
@@ -266,7 +266,7 @@ fn policies_are_replaced_while_they_run() {
     assert!(limits.replace(rows(50).cost(51)).is_err());
 }
 
-/// A preflight has no credentials, so that it could be charged to nobody.
+/// A preflight lacks credentials, so it could not be charged to any client.
 #[tokio::test]
 async fn exempt_preflights_are_not_charged() {
     let layer = RateLimitLayer::builder(Policy::new("all", FixedWindow::new(Quota::per_hour(1))));
@@ -278,9 +278,9 @@ async fn exempt_preflights_are_not_charged() {
     }
 }
 
-/// A WebSocket has one request, and many messages, which draw on the budget of its layer.
+/// A WebSocket has one request, and many messages, which draw on its layer's budget.
 #[tokio::test]
-async fn the_policies_of_a_layer_decide_on_requests_that_it_does_not_see() {
+async fn a_layers_policies_decide_on_unseen_requests() {
     let per_key = Policy::new("per-key", FixedWindow::new(Quota::per_hour(5))).key(HeaderKey::from_static("x-key"));
     let layer = RateLimitLayer::new(per_key);
     let limits = layer.handle();
@@ -299,7 +299,7 @@ async fn the_policies_of_a_layer_decide_on_requests_that_it_does_not_see() {
 }
 
 #[tokio::test]
-async fn a_response_of_a_request_that_no_layer_sees_is_its_outcome() {
+async fn an_unseen_requests_response_is_its_outcome() {
     let failed = Policy::new("failed", FixedWindow::new(Quota::per_hour(2)))
         .charge_when(|response| response.status() == StatusCode::UNAUTHORIZED);
     let limits = RateLimitLayer::new(failed).handle();
@@ -311,7 +311,7 @@ async fn a_response_of_a_request_that_no_layer_sees_is_its_outcome() {
     assert!(limits.decide(&(&head).into()).await.is_err());
 }
 
-/// Keeps how requests end.
+/// Records how requests end.
 #[derive(Default)]
 struct Ends(Mutex<Vec<RequestEnd>>);
 
@@ -329,8 +329,9 @@ impl Limiter for Ends {
     }
 }
 
+/// The limit in flight learns how the request ended.
 #[tokio::test]
-async fn a_response_tells_a_limit_in_flight_how_a_request_ended() {
+async fn a_response_reports_the_requests_end() {
     let ends = Arc::new(Ends::default());
     let alone = RateLimitLayer::new(Policy::new("ends", Arc::clone(&ends)));
     let settled = Policy::new("bytes", FixedWindow::new(Quota::per_hour(1_000))).cost(100).settle_by_content_bytes();
@@ -344,7 +345,7 @@ async fn a_response_tells_a_limit_in_flight_how_a_request_ended() {
         }
         assert_eq!(std::mem::take(&mut *ends.0.lock().unwrap()), [RequestEnd::Served, RequestEnd::Failed]);
     }
-    // The bytes of the response are not known, so the estimates stay.
+    // The response's byte count is not known, so the estimates stay.
     let left = with_charges.handle().peek("bytes", "(shared)").await.unwrap().decision().remaining();
     assert_eq!(left, 800);
 }
@@ -367,7 +368,7 @@ fn a_limit_learns_how_values_ended() {
 }
 
 #[test]
-fn threads_share_a_budget_to_the_unit() {
+fn threads_share_a_budget_exactly() {
     let limits = Limits::new(Policy::on("all", FixedWindow::new(Quota::per_day(1_000))).cost_fn(|job: &Job| job.rows));
     let admitted = AtomicU64::new(0);
     std::thread::scope(|scope| {
@@ -391,7 +392,7 @@ struct Marked {
     marks: Marks,
 }
 
-/// Values of one tenant, which counts how often it is asked.
+/// One tenant's values; counts how often it is asked.
 struct OfTenant(u64, Arc<AtomicU64>);
 
 impl KeyExtractor<On<Marked>> for OfTenant {
@@ -414,7 +415,7 @@ impl KeyExtractor<On<Marked>> for OfTenant {
 }
 
 #[test]
-fn of_many_policies_only_those_are_asked_whose_marks_a_value_has() {
+fn only_policies_with_matching_marks_are_asked() {
     let asked = Arc::new(AtomicU64::new(0));
     let policy = |tenant: u64| {
         let limiter = FixedWindow::new(Quota::per_hour(tenant));
@@ -454,9 +455,10 @@ fn a_hook_learns_of_limited_keys() {
     assert_eq!(events.try_recv().unwrap(), ("rows".to_owned(), Some("7".to_owned())));
 }
 
-/// Nobody knows when the budget is full again: each rejection was an event.
+/// If units are in flight, or never suffice, no estimate says when the budget is full again. Each rejection was an
+/// event.
 #[test]
-fn a_key_whose_units_are_in_flight_or_never_suffice_is_an_event_once() {
+fn a_key_in_want_is_one_event() {
     let events = |policy: Policy<On<Job>>| {
         let (send, events) = std::sync::mpsc::channel();
         let limits = Limits::builder(policy.key_by(|job: &Job| job.customer).cost_fn(|job| job.rows))
@@ -471,9 +473,9 @@ fn a_key_whose_units_are_in_flight_or_never_suffice_is_an_event_once() {
     assert_eq!(events(Policy::on("rows", TokenBucket::new(Quota::per_hour(100)))), 1);
 }
 
-/// A service over HTTP may have policies on values of its own.
+/// A service over HTTP may have policies on its own values.
 #[test]
-fn a_rejection_of_a_value_is_one_over_http() {
+fn a_values_rejection_is_one_over_http() {
     let rejection = |limits: Limits<Job>| {
         let rejected = (0..2).find_map(|_| limits.decide(&job(1, 2)).at_once().unwrap().err()).unwrap();
         let reason = rejected.reason();
@@ -506,7 +508,7 @@ fn a_rejection_of_a_value_is_one_over_http() {
     assert_eq!(rejection(closed), text(503, "The rate limit `own` has been closed and queues no more requests."));
 }
 
-/// The answers of a layer without a service, and those of its service, to the same requests.
+/// Compares a layer's answers without a service to its service's answers, for equal requests.
 #[tokio::test]
 async fn a_layer_answers_as_its_service_does() {
     let clock = ManualClock::new();
@@ -549,9 +551,9 @@ async fn a_layer_answers_as_its_service_does() {
     assert!((5..35).contains(&rejected), "{rejected}");
 }
 
-/// A turn in a queue, and a look at the head of a request that waited for it.
+/// A turn in a queue, and a peek at a request head that waited for it.
 #[tokio::test(start_paused = true)]
-async fn a_layer_answers_after_a_turn_in_its_queue() {
+async fn a_layer_answers_after_a_turn() {
     let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(1);
     let layer = RateLimitLayer::new(Policy::new("queue", queue));
     let (handle, request) = (layer.handle(), Request::new(()));
@@ -565,7 +567,7 @@ async fn a_layer_answers_after_a_turn_in_its_queue() {
     assert_eq!(begin.elapsed().as_secs(), 1);
 }
 
-/// Everything that a client and a handler see of a response.
+/// Everything that a client and a handler see in a response.
 async fn described<B>(
     response: Response<B>,
 ) -> (u16, Vec<(String, String)>, Vec<u8>, Vec<(String, bool, u64, Duration)>)
@@ -582,9 +584,9 @@ where
     (head.status.as_u16(), fields.collect(), body.collect().await.unwrap().to_bytes().to_vec(), decided.collect())
 }
 
-/// A layer answers the second one by a reply that all such requests share. Here, each has its rejection.
+/// For the second such request, a layer sends a reply that all of them share. Here, each has its rejection.
 #[tokio::test(start_paused = true)]
-async fn decide_rejects_what_is_shed() {
+async fn decide_rejects_shed_requests() {
     let overload = Overload::new().limits(1..=1).starting_at(1).max_queue(0);
     let limits = RateLimitLayer::new(Policy::new("overload", overload)).handle();
     let (request, ()) = Request::new(()).into_parts();

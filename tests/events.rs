@@ -23,7 +23,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 type Fields = BTreeMap<String, String>;
 
-/// Records all events, and counts the calls of `enabled`.
+/// Records all events, and counts the calls to `enabled`.
 #[derive(Clone)]
 struct Recorder {
     most: Level,
@@ -111,8 +111,9 @@ impl Limiter for Broken {
     }
 }
 
+/// The rejections are logged at `debug` only.
 #[test]
-fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
+fn a_flood_is_logged_without_keys() {
     // Once `tracing` has cached that no subscriber is interested in a callsite, it does not call `enabled`.
     for most in [Level::ERROR, Level::WARN, Level::INFO] {
         let recorded = recorded(most, &layer(1), 10_000);
@@ -139,7 +140,7 @@ fn a_flood_of_rejections_is_logged_at_debug_only_and_without_keys() {
     assert_eq!(flood[4].1["remaining"], "0");
     assert!(!flood[4].1.contains_key("retry_after") && flood[8].1.contains_key("retry_after"));
 
-    // The failure of a limiter is logged once, whatever the number of requests, and whoever decides in its place.
+    // A limiter's failure is logged once, for any number of requests, and with or without a fallback.
     for has_fallback in [false, true] {
         let broken = Policy::new("broken", Arc::new(Broken { has_fallback }));
         let broken = RateLimitLayer::new(broken.key(HeaderKey::from_static("x-api-key")));

@@ -1,5 +1,5 @@
-//! The resident memory of the memory store. In a process of its own, one measurement after the other, since
-//! the whole process is measured.
+//! The memory store's resident memory. It runs in its own process, one measurement after the other, since the whole
+//! process is measured.
 
 #[path = "support/effort.rs"]
 mod effort;
@@ -28,7 +28,7 @@ fn frozen() -> ManualClock {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn memory_is_allocated_on_demand_and_bounded() {
+fn memory_is_bounded_and_allocated_on_demand() {
     an_idle_table_has_no_resident_memory();
     new_keys_allocate_no_more();
 }
@@ -51,7 +51,7 @@ fn new_keys_allocate_no_more() {
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store);
     let mut keys = 0..;
     let mut spray = |count: usize| keys.by_ref().take(count).filter(|key| admits(&limiter, *key)).count();
-    // Every new key is admitted, except that one in sixteen million shares the slot of another key.
+    // Every new key is admitted, except that one in sixteen million shares another key's slot.
     assert!(spray(4 * capacity) >= 4 * capacity - 10);
     let before = resident_kib();
     assert!(spray(16 * capacity) >= 16 * capacity - 10);

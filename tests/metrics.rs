@@ -1,5 +1,4 @@
-//! Metrics: each request is counted once with each policy that applies to it, whatever the result; and gauges are
-//! correct.
+//! Metrics: each request is counted once with each policy that applies to it, for any result; and gauges are correct.
 
 #![cfg(feature = "metrics")]
 
@@ -148,7 +147,7 @@ async fn several_policies() {
     let layer =
         RateLimitLayer::new([policy("small", bucket(1)), policy("great", bucket(3)), policy("tiny", bucket(1))]);
     assert_eq!([send(&layer, "a").await, send(&layer, "a").await, send(&layer, "b").await], [200, 429, 200]);
-    // A policy that would have admitted what another rejects is not charged, and counts nothing.
+    // If another policy rejects, a policy that would have admitted the request is not charged, and counts nothing.
     metrics.assert_results(&[
         ("small allowed", 2),
         ("great allowed", 2),
@@ -279,12 +278,12 @@ async fn waiters_that_disconnect() {
     assert_eq!(metrics.of(QUEUED), "1");
     drop(unpolled);
     assert_eq!(metrics.of(QUEUED), "0");
-    // Charges of the bucket stay.
+    // The bucket's charges stay.
     metrics.assert_results(&[("queue allowed", 1), ("queue cancelled", 6), ("bucket allowed", 7)]);
     assert_eq!(metrics.of(r#"request_time_in_queue_seconds_count{policy="queue",result="cancelled"}"#), "6");
 }
 
-/// A shadow delays nobody, also if a server keeps its queue.
+/// A shadow delays no request, even if a server keeps its queue.
 #[test]
 fn requests_wait_in_no_shadow() {
     struct Silent;
@@ -327,7 +326,7 @@ async fn waiters_that_are_rejected_by_close() {
 }
 
 #[tokio::test]
-async fn keys_that_are_banned_or_allowed_by_hand_are_counted_when_they_are_observed() {
+async fn overridden_keys_are_counted_when_observed() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::builder(policy("per-client", bucket(9))).route("/r").build();
     let limits = layer.handle();
@@ -350,7 +349,7 @@ async fn keys_that_are_banned_or_allowed_by_hand_are_counted_when_they_are_obser
 }
 
 #[tokio::test]
-async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
+async fn units_in_flight_are_counted_when_observed() {
     let metrics = Metrics::record();
     let per_client = policy("per-client", Concurrency::new(5)).cost(2);
     let layer = RateLimitLayer::builder([per_client, policy("window", bucket(9))]).route("/download").build();
@@ -379,7 +378,7 @@ async fn what_is_in_flight_is_counted_in_units_when_it_is_observed() {
     );
 }
 
-/// A limiter that sheds, with figures of its own.
+/// A limiter that sheds, with figures that the test sets.
 struct Sheds(Mutex<OverloadStats>);
 
 impl Limiter for Sheds {
@@ -398,8 +397,9 @@ impl Limiter for Sheds {
     }
 }
 
+/// They are counted by share, too.
 #[test]
-fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
+fn shed_requests_are_counted_by_class() {
     let metrics = Metrics::record();
     let limiter = Arc::new(Sheds(Mutex::default()));
     let layer = RateLimitLayer::builder(policy("overload", Arc::clone(&limiter))).route("/api").build();
@@ -431,7 +431,8 @@ fn what_an_overloaded_server_sheds_is_counted_by_class_and_share() {
     assert_eq!(metrics.of(&format!("overload_overloaded{{{labels}}}")), "0");
 }
 
-/// A Redis address without a server. On a busy machine, a connection may be refused later than by the default timeout.
+/// A Redis address without a server. On a busy machine, the system may refuse a connection only after the default
+/// timeout.
 fn nowhere() -> Redis {
     const PLENTY: Duration = Duration::from_secs(10);
     // No program listens on the port of another system service.
@@ -462,7 +463,7 @@ async fn a_store_that_is_away() {
     assert_eq!(calls("ok"), "0");
 }
 
-/// A key-value store of which another process changes the key before each second swap.
+/// A key-value store in which another process changes the key before each second swap.
 #[derive(Default)]
 struct Contended {
     values: Mutex<HashMap<String, Vec<u8>>>,
@@ -491,7 +492,7 @@ impl KeyValue for Contended {
     }
 }
 
-/// Summed over the stores that a policy had.
+/// The counts are sums over the stores that a policy had.
 #[tokio::test(start_paused = true)]
 async fn conversions_and_lost_swaps_are_counted() {
     let metrics = Metrics::record();
@@ -513,7 +514,7 @@ async fn conversions_and_lost_swaps_are_counted() {
 }
 
 #[tokio::test]
-async fn clients_that_disconnect_while_a_store_is_called() {
+async fn clients_that_disconnect_during_calls() {
     let metrics = Metrics::record();
     let redis = nowhere();
     let alone = RateLimitLayer::new([policy("memory", bucket(4)), on(&redis, "alone", bucket(4))]);
@@ -527,7 +528,7 @@ async fn clients_that_disconnect_while_a_store_is_called() {
 }
 
 #[tokio::test]
-async fn tables_are_read_when_they_are_observed() {
+async fn tables_are_read_when_observed() {
     let clock = ManualClock::new();
     async fn fill<A>(algorithm: A, clock: &ManualClock, when_full: WhenFull) -> Metrics
     where
@@ -551,7 +552,7 @@ async fn tables_are_read_when_they_are_observed() {
         layer.observe();
         let [live, lost, turned_away] =
             ["live_keys", "evicted_live_total", "turned_away_total"].map(|name| value(name).parse::<u32>().unwrap());
-        // Each of the 300 keys is somewhere, but for the few that may share a slot.
+        // Each of the 300 keys is somewhere, except for the few that may share a slot.
         assert!((290..=300).contains(&(live + lost + turned_away)), "{live}, {lost}, {turned_away}");
         match when_full {
             WhenFull::EvictLeast => assert!(lost > 0 && turned_away == 0, "{lost}"),
@@ -570,7 +571,7 @@ async fn tables_are_read_when_they_are_observed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_reports_how_many_keys_it_remembers() {
+async fn a_queue_reports_its_remembered_keys() {
     let metrics = Metrics::record();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(64);
     let layer = RateLimitLayer::new(policy("q", queue));
@@ -608,7 +609,7 @@ async fn large_tables_are_estimated() {
 }
 
 #[tokio::test]
-async fn a_route_is_a_label_and_a_key_is_none() {
+async fn a_route_is_a_label_keys_never() {
     let metrics = Metrics::record();
     let layer = |route: &str| RateLimitLayer::builder(policy("p", bucket(1))).route(route).build();
     let (one, other) = (layer("/one"), layer("/other"));
@@ -625,13 +626,13 @@ async fn a_route_is_a_label_and_a_key_is_none() {
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "2");
     assert_eq!(metrics.of(r#"requests_total{route="/other",policy="p",result="rejected"}"#), "2");
     assert!(secrets.iter().all(|secret| !all.contains(secret)), "{all}");
-    // A clone has the same route.
+    // A clone has its original's route.
     send(&one.clone(), "c").await;
     assert_eq!(metrics.of(r#"requests_total{route="/one",policy="p",result="allowed"}"#), "3");
 }
 
 #[tokio::test]
-async fn two_layers_of_the_same_names_are_counted_as_one() {
+async fn layers_with_equal_names_count_together() {
     let metrics = Metrics::record();
     for _ in 0..2 {
         let layer = RateLimitLayer::new(policy("p", bucket(1)));

@@ -1,5 +1,5 @@
-//! Metrics through live changes: no gauge of a removed policy stays above zero, and counters are summed over all tables
-//! that a policy had.
+//! Metrics through live changes: a removed policy's gauges fall to zero, and counters are sums over all tables that a
+//! policy had.
 
 #![cfg(feature = "metrics")]
 
@@ -54,7 +54,7 @@ fn unreachable() -> RateLimiter<TokenBucket, RedisTable<GcraState>> {
     RateLimiter::new(bucket(), RedisStore::new(&Redis::open(format!("redis://127.0.0.1:{port}")).unwrap(), "away"))
 }
 
-/// The gauges of these policies that are not zero.
+/// These policies' gauges that are not zero.
 fn gauges(metrics: &Metrics, policies: &[&str]) -> Vec<String> {
     let is_gauge = |name: &str| !name.contains("_total{") && !name.contains("_seconds");
     let is_of = |name: &str| policies.iter().any(|policy| name.contains(&format!("policy=\"{policy}\"")));
@@ -87,7 +87,7 @@ fn assert_trouble(metrics: &Metrics) {
 }
 
 #[tokio::test]
-async fn gauges_of_policies_that_are_replaced_away_are_zero() {
+async fn replaced_policies_gauges_are_zero() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new(troubled());
     get_into_trouble(&layer).await;
@@ -100,7 +100,7 @@ async fn gauges_of_policies_that_are_replaced_away_are_zero() {
 }
 
 #[tokio::test]
-async fn gauges_of_a_layer_that_is_dropped_are_zero() {
+async fn a_dropped_layers_gauges_are_zero() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new(troubled());
     get_into_trouble(&layer).await;
@@ -113,7 +113,7 @@ async fn gauges_of_a_layer_that_is_dropped_are_zero() {
 
 /// A request holds the policies that decided on it until it ends.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_heirs() {
+async fn an_old_request_changes_no_heirs_gauge() {
     let metrics = Metrics::record();
     let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new([policy("table", small(bucket())), queue(), policy("gone", small(bucket()))]);
@@ -134,9 +134,9 @@ async fn a_request_that_outlives_its_policies_changes_no_gauge_of_their_heirs() 
     assert!(before.iter().filter(|gauge| !gauge.starts_with("queued")).eq(&after), "{before:?}, {after:?}");
 }
 
-/// The policy that was removed is dropped after another one of its name was put in force.
+/// The removed policy is dropped after another one with its name was put in force.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_outlives_its_policies_changes_no_gauge_of_a_later_one_of_their_name() {
+async fn an_old_request_changes_no_namesakes_gauge() {
     let metrics = Metrics::record();
     let queue = || policy("queue", LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let layer = RateLimitLayer::new([policy("table", small(bucket())), queue()]);
@@ -153,9 +153,9 @@ async fn a_request_that_outlives_its_policies_changes_no_gauge_of_a_later_one_of
     assert_eq!(count(&metrics, "table_capacity", "table"), 16);
 }
 
-/// Downloads of before a change are counted by the policy that inherited them, and no longer by one that is gone.
+/// Downloads from before a change are counted by the policy that inherited them, but not by one that is gone.
 #[tokio::test]
-async fn requests_in_flight_are_counted_until_their_policy_is_gone() {
+async fn requests_in_flight_count_until_policies_go() {
     let metrics = Metrics::record();
     let limited = |name: &str, limit| policy(name, Concurrency::new(limit));
     let layer = RateLimitLayer::new([limited("kept", 4), limited("gone", 4), limited("other-kind", 4)]);
@@ -212,7 +212,7 @@ async fn evictions_add_up_over_tables() {
 
 /// A bucket with another quota inherits the counts.
 #[tokio::test]
-async fn evictions_of_an_inherited_table_are_counted_once() {
+async fn an_inherited_tables_evictions_count_once() {
     let metrics = Metrics::record();
     let layer = RateLimitLayer::new(policy("p", small(bucket())));
     send(&layer, 0..200).await;
@@ -243,7 +243,7 @@ impl Limiter for Own {
 }
 
 #[tokio::test]
-async fn counters_of_a_limiter_that_restarts_do_not_fall() {
+async fn a_restarted_limiters_counters_do_not_fall() {
     let metrics = Metrics::record();
     let own = Arc::new(Own(0.into()));
     let layer = RateLimitLayer::new(policy("p", Arc::clone(&own)));

@@ -1,4 +1,4 @@
-//! The nodes of stores: the gauges of their circuit breakers, and the log lines when these open and close.
+//! Store nodes: the gauges of their circuit breakers, and the log lines when these open and close.
 
 #![cfg(feature = "metrics")]
 
@@ -43,7 +43,7 @@ fn breaker(metrics: &Metrics, layer: &RateLimitLayer, node: &str) -> String {
     line.unwrap_or_else(|| panic!("no {series}in {text}")).to_owned()
 }
 
-/// What a store does with its calls.
+/// How a store treats its calls.
 #[derive(Clone, Copy)]
 enum Fate {
     Answers,
@@ -103,9 +103,9 @@ impl KeyValue for Unreliable {
     }
 }
 
-/// The breaker of a user's store was in no gauge, and only that of Redis in the log with a reason.
+/// No gauge showed the breaker of a user's store, and the log gave a reason only for Redis.
 #[tokio::test(start_paused = true)]
-async fn the_breaker_of_a_key_value_store_is_a_gauge_and_logged() {
+async fn a_key_value_breaker_is_a_gauge() {
     let (log, _guard) = Log::start();
     let metrics = Metrics::record();
     let values = Arc::new(Unreliable { values: Mutex::default(), fate: Mutex::new(Fate::Answers) });
@@ -146,7 +146,7 @@ async fn the_breaker_of_a_key_value_store_is_a_gauge_and_logged() {
     }
 }
 
-/// A limiter of a user's own, over the shards of a store.
+/// A custom limiter over a store's shards.
 #[derive(Default)]
 struct Sharded(Mutex<Vec<NodeHealth>>);
 
@@ -162,8 +162,9 @@ impl Limiter for Sharded {
     }
 }
 
+/// The gauge is zero once the node is gone.
 #[test]
-fn each_node_has_a_gauge_which_is_zero_once_the_node_is_gone() {
+fn each_node_has_a_gauge_while_present() {
     let metrics = Metrics::record();
     let sharded = Arc::<Sharded>::default();
     let layer = RateLimitLayer::new(policy("p", Arc::clone(&sharded)));

@@ -1,6 +1,6 @@
-//! Dead clients that the server does not notice. hyper does not read the socket of an HTTP/1
-//! connection while a request waits, if its buffer has a byte beyond the request, or an unread body.
-//! So such requests keep waiting: only the longest wait bounds them.
+//! Dead clients that the server does not notice. While a request waits, hyper does not read an HTTP/1 connection's
+//! socket if its buffer has a byte beyond the request, or an unread body. So such requests keep waiting, and only the
+//! longest wait bounds them.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ fn send_and_disconnect(server: SocketAddr, number: usize) {
     socket.write_all(request.as_bytes()).unwrap();
 }
 
-/// Sends a request. Returns the status line of its response.
+/// Sends a request. Returns the status line from its response.
 fn ask(server: SocketAddr, key: usize) -> String {
     let mut socket = TcpStream::connect(server).unwrap();
     write!(socket, "GET / HTTP/1.1\r\nhost: test\r\nx-key: {key}\r\nconnection: close\r\n\r\n").unwrap();
@@ -35,7 +35,7 @@ fn ask(server: SocketAddr, key: usize) -> String {
     answer.lines().next().unwrap().to_owned()
 }
 
-/// The number of open files and sockets of this process; zero if the system does not report it.
+/// How many files and sockets this process has open; zero if the system does not report it.
 fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
@@ -52,7 +52,7 @@ async fn until(holds: impl Fn() -> bool, otherwise: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_dead_clients_are_gone_when_the_longest_wait_is_over() {
+async fn dead_clients_leave_at_max_wait() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000)).max_wait(Duration::from_secs(1)));
     let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
     let app = Router::new().route("/", any(|| async { "hello" })).layer(RateLimitLayer::new(policy));

@@ -1,5 +1,5 @@
-//! The resident memory of waiters: a million with all rounds. In a process of its own, since the whole process is
-//! measured.
+//! The resident memory that waiters take: a million with all rounds. It runs in its own process, since the whole
+//! process is measured.
 
 #[path = "support/effort.rs"]
 mod effort;
@@ -16,13 +16,14 @@ use crate::process::resident_kib;
 
 const PER_KEY: usize = 10;
 
+/// Waiters that leave free all their memory.
 #[cfg(target_os = "linux")]
 #[tokio::test(start_paused = true)]
-async fn waiters_take_less_than_300_bytes_each_and_leave_nothing() {
+async fn waiters_take_less_than_300_bytes() {
     let waiters = rounds(200_000, 1_000_000);
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(PER_KEY).max_wait(Duration::MAX).max_waiters(waiters);
     let queue = queue.max_keys(waiters);
-    // The futures are stored by the caller, so their table is allocated before the measurement.
+    // The caller stores the futures, so their table is allocated before the measurement.
     let mut futures: Vec<Option<Pending>> = std::iter::repeat_with(|| None).take(waiters).collect();
     let mut free = futures.iter_mut();
     let before = resident_kib();
@@ -40,7 +41,7 @@ async fn waiters_take_less_than_300_bytes_each_and_leave_nothing() {
     println!("{bytes} bytes per waiter");
     assert!(bytes <= 300, "{bytes} bytes per waiter");
 
-    // All but one leave, out of order. As many again reuse the memory of the first.
+    // All but one leave, out of order. New waiters in equal number reuse their memory.
     for step in 1..waiters {
         futures[step * (waiters / 2 + 1) % waiters] = None;
     }

@@ -1,5 +1,4 @@
-//! The queue on a system timer: it makes the same decisions at the same times, wakes up with less delay, and leaks
-//! nothing.
+//! The queue on a system timer: it makes equal decisions at equal times, wakes up with less delay, and leaks nothing.
 
 mod support;
 
@@ -18,7 +17,7 @@ use tower_sluice::{LeakyQueue, Limiter, Quota};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// Runs one test at a time, since the timers and the panics of the process are counted.
+/// Runs one test at a time, since the tests count the process's timers and panics.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -35,7 +34,7 @@ fn paused() -> Runtime {
     Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }
 
-/// The decisions of a queue and their times, in a random schedule.
+/// A queue's decisions and their times, in a random schedule.
 async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
     let (mut random, mut waiting, mut decisions) = (Random::new(seed), Vec::new(), Vec::new());
     for step in 0..100 {
@@ -133,7 +132,7 @@ fn a_runtime_without_io_causes_no_panic() {
 mod on_linux {
     use super::*;
 
-    /// The number of open system timers of this process.
+    /// How many system timers this process has open.
     fn timers() -> usize {
         let open = std::fs::read_dir("/proc/self/fd").expect("Linux, which reports open files");
         let kinds = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
@@ -145,7 +144,7 @@ mod on_linux {
     }
 
     #[test]
-    fn there_is_one_timer_and_only_while_a_request_waits() {
+    fn one_timer_exists_while_requests_wait() {
         let _alone = alone();
         assert_eq!(timers(), 0);
         // No turn comes during the test.
@@ -178,8 +177,9 @@ mod on_linux {
         });
     }
 
+    /// It is closed when either the queue or the runtime is dropped.
     #[test]
-    fn the_timer_is_closed_when_the_queue_or_the_runtime_is_dropped() {
+    fn the_timer_is_closed_on_drop() {
         let _alone = alone();
         let (first, queue) = (runtime(), busy(Quota::per_hour(1)));
         let waits = {
@@ -202,11 +202,11 @@ mod on_linux {
         });
     }
 
-    /// Tokio's timer has a resolution of 1 ms: of the six turns of half a tick, it is late by half a tick for one.
+    /// tokio's timer has a resolution of 1 ms. Among six turns within half a tick, it is late by half a tick for one.
     #[test]
     fn the_precise_timer_is_finer_than_tokios() {
         let _alone = alone();
-        // The least of what the latest of six turns in a row is late by. On a busy machine, few are undisturbed.
+        // The least lateness of the latest among six turns in a row. On a busy machine, few runs are undisturbed.
         let lateness_of_six = |runtime: Runtime| {
             runtime.block_on(async {
                 let start = std::time::Instant::now();

@@ -1,6 +1,6 @@
 //! Configuration mistakes are logged once, with their cure, and without a key or an address.
 //!
-//! Most of them are logged once per process, so one test covers those.
+//! Most are logged once per process, so one test covers them.
 
 #![cfg(all(feature = "http", feature = "tracing"))]
 
@@ -45,7 +45,7 @@ fn request(peer: &str, headers: &[(&'static str, &'static str)]) -> Request<()> 
     request
 }
 
-/// The log of ten requests from each of these peers.
+/// Sends ten requests from each of these peers, and returns the log.
 #[track_caller]
 fn logged_by(key: &impl KeyExtractor, peers: &[&str], headers: &[(&'static str, &'static str)]) -> Vec<String> {
     let log = logged(|| {
@@ -71,8 +71,9 @@ fn assert_once(log: &[String], words: &[&str]) {
 const XFF: (&str, &str) = ("x-forwarded-for", "203.0.113.7");
 const NOTHING: [&str; 0] = [];
 
+/// Each mistake is logged once.
 #[test]
-fn mistakes_are_logged_once_and_without_addresses() {
+fn mistakes_are_logged_without_addresses() {
     // The peer's address as the key.
     assert_eq!(logged_by(&PeerIp::new(), &["203.0.113.9", "2001:db8::9"], &[XFF]), NOTHING);
     assert_eq!(logged_by(&PeerIp::new(), &["10.1.2.3", "::1"], &[("x-api-key", "secret")]), NOTHING);
@@ -104,7 +105,7 @@ fn mistakes_are_logged_once_and_without_addresses() {
     let log = logged_by(&key, &["192.0.2.7"], &[("forwarded", "for=203.0.113.7")]);
     assert_once(&log, &["configured=x-forwarded-for", "seen=forwarded", "IpSource"]);
 
-    // An unreadable list is not a short one.
+    // An unreadable list does not count as a short one.
     let counting = ClientIp::new(IpSource::Forwarded, TrustedProxies::hops(3));
     assert_eq!(logged_by(&counting, &["192.0.2.7"], &[("forwarded", "for=\"203.0.113.7")]), NOTHING);
 
@@ -143,8 +144,9 @@ fn send_all(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Request<(
     })
 }
 
+/// The process logs it once per policy.
 #[test]
-fn one_key_for_all_requests_is_logged_once_per_policy() {
+fn one_key_for_all_is_logged() {
     let bucket = || TokenBucket::new(Quota::per_second(10));
     let by_key = || RateLimitLayer::new(Policy::new("by-key", bucket()).key(HeaderKey::from_static("x-api-key")));
     let same = by_key();
@@ -197,15 +199,15 @@ fn assert_keyless_requests(policy: Policy, request: impl Fn() -> Request<()>, wo
     assert_keyless(&log, words);
 }
 
-/// The limit was outside of the layer that inserts the account, or that layer inserted an `Arc` of it: all requests
-/// were answered 400, and nothing was logged.
+/// The limit was outside the layer that inserts the account, or that layer inserted it in an `Arc`: all requests were
+/// answered 400, and nothing was logged.
 #[test]
 fn an_extension_never_inserted_is_reported() {
     let policy = || Policy::new("by-account", TokenBucket::new(Quota::per_hour(1_000_000))).key(accounts());
     let shared = || with(Arc::new(Account { id: 7 }));
     let words = ["policy=\"by-account\"", "Account\"", "outside", "Arc", "answered 400"];
     assert_keyless_requests(policy(), shared, &words);
-    // The mistake of a successor may be another one.
+    // A successor may have a different mistake.
     let layer = RateLimitLayer::new(policy());
     let thousand = || send_all(&layer, std::iter::repeat_with(shared).take(1_000));
     assert_keyless(&thousand(), &words);
@@ -229,7 +231,7 @@ fn a_misspelt_header_is_reported() {
     assert_keyless_requests(by("x-api-kye").shadow(), api_key, &said("passed unlimited"));
     let share = by("x-api-kye").on_missing_key(MissingKey::Share);
     assert_keyless_requests(share, api_key, &said("charged to one budget that they share"));
-    // A gateway that adds the header to that of the client.
+    // A gateway that adds the header to the client's own.
     let twice = || request("192.0.2.7", &[("x-api-key", "secret"), ("x-api-key", "secret")]);
     let log = ["problem=header x-api-key was sent more than once", "answered 400"];
     assert_keyless_requests(by("x-api-key").on_missing_key(MissingKey::Skip), twice, &log);
@@ -237,7 +239,7 @@ fn a_misspelt_header_is_reported() {
 }
 
 #[test]
-fn a_key_function_that_finds_nothing_is_reported() {
+fn an_empty_key_function_is_reported() {
     struct Tenant;
 
     impl KeyExtractor for Tenant {
@@ -250,7 +252,7 @@ fn a_key_function_that_finds_nothing_is_reported() {
     let any = || request("192.0.2.7", &[]);
     assert_keyless_requests(policy().key(key_fn(|_| None::<PartitionKey>)), any, &["what the key function looks for"]);
     assert_keyless_requests(policy().key(Tenant), any, &["problem=the tenant is missing"]);
-    // Several policies, of which one has its key.
+    // Several policies, one of which has its key.
     let layer = RateLimitLayer::new([
         policy().key(Tenant).on_missing_key(MissingKey::Skip),
         Policy::new("all", Quota::per_hour(1)),
@@ -269,7 +271,7 @@ fn a_key_found_later_silences_the_warning() {
             let one = std::iter::once_with(|| with(Account { id: 7 }));
             let requests = anonymous().take(found_after).chain(one).chain(anonymous().take(5_000));
             let log = send_all(&layer, requests);
-            // The first was anonymous, and nobody can know yet that this is no mistake.
+            // The first was anonymous, and nobody can know yet that this is not a mistake.
             assert_eq!(log.len(), usize::from(found_after > 0), "{found_after}: {log:#?}");
             assert!(log.iter().all(|line| line.contains("Nothing is wrong if its client is anonymous")), "{log:#?}");
             found += 1;
@@ -305,7 +307,7 @@ fn a_condition_never_met_is_reported_once() {
     assert_eq!(send_all(&RateLimitLayer::new(policy()), gets(5_000)), NOTHING);
 }
 
-/// 300 units stayed charged of which 120 were used, for ever: the error said so, and every example threw it away.
+/// 300 units stayed charged for ever although 120 were used: the error said so, and every example threw it away.
 #[test]
 fn settling_an_unknown_policy_is_reported_twice() {
     let tokens = || Policy::new("tokens", FixedWindow::new(Quota::per_hour(1_000_000))).cost(300).settle_by_handler();
@@ -330,12 +332,12 @@ fn settling_an_unknown_policy_is_reported_twice() {
     assert_once(&send(&layer, 900, wrong), &["policy=\"tokns\"", "reports=100"]);
     let right = |settlement: &Settlement| assert_eq!(settlement.settle_all(120), 1);
     assert_eq!(send(&layer, 900, right), NOTHING);
-    // It is there, and has not charged this request.
+    // The policy is there, and has not charged this request.
     let rows = RateLimitLayer::new(Policy::new("rows", Quota::per_hour(1_000_000)).settle_by_handler());
     assert_eq!(send(&rows, 900, |settlement| drop(settlement.settle("tokens", 120))), NOTHING);
 }
 
-/// Each had a table of its own, so that no request was ever rejected.
+/// Each layer had its own table, so no request was ever rejected.
 #[test]
 fn layers_built_per_request_are_reported_once() {
     let build = || Policy::new("per-request", TokenBucket::new(Quota::per_hour(1)));
@@ -359,7 +361,7 @@ fn layers_built_per_request_are_reported_once() {
 /// `/login` at 5 per hour and all else at 100 per second, for one key: 18,000 logins an hour passed, and nothing was
 /// logged.
 #[test]
-fn a_quota_that_depends_on_the_request_is_logged_once_per_policy() {
+fn request_dependent_quotas_are_logged() {
     let layer = |quota: fn(&str) -> Option<Quota>| {
         let quota = move |request: &RequestHead<'_>| quota(request.headers()["x-plan"].to_str().unwrap());
         let policy =
@@ -385,8 +387,9 @@ fn a_quota_that_depends_on_the_request_is_logged_once_per_policy() {
     assert_eq!(send(&layer(|_| Some(Quota::per_second(20_000))), 3_000), NOTHING);
 }
 
+/// The process logs it once per policy, and again for a successor.
 #[test]
-fn a_missing_key_by_configuration_is_logged_once_per_policy_and_again_for_its_successor() {
+fn keys_missing_by_configuration_are_logged() {
     struct Broken(&'static str);
 
     impl KeyExtractor for Broken {
@@ -408,8 +411,9 @@ fn a_missing_key_by_configuration_is_logged_once_per_policy_and_again_for_its_su
     assert_eq!(send(&layer, ["a"; 10]), NOTHING);
 }
 
+/// The process logs it once, with its cure.
 #[test]
-fn a_missing_peer_address_is_logged_once_with_its_cure() {
+fn a_missing_peer_address_is_logged() {
     let layer = RateLimitLayer::new(Policy::new("by-peer", TokenBucket::new(Quota::per_second(10))).key(PeerIp::new()));
     let ok =
         service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))));
@@ -427,7 +431,7 @@ fn a_missing_peer_address_is_logged_once_with_its_cure() {
 }
 
 #[test]
-fn a_store_that_fills_up_is_logged_once() {
+fn a_full_store_is_logged_once() {
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), MemoryStore::with_capacity(64));
     let log = logged(|| {
         for key in 0..10_000_u32 {
@@ -461,7 +465,7 @@ fn rejections_whose_bodies_fail_are_logged_once() {
 }
 
 #[test]
-fn a_layer_that_is_mounted_around_itself_is_reported_once() {
+fn a_self_nested_layer_is_reported_once() {
     let limit = |name| RateLimitLayer::new(Policy::new(name, TokenBucket::new(Quota::per_second(1_000))));
     let (layer, other) = (limit("twice"), limit("once"));
     let ok =
@@ -478,7 +482,7 @@ fn a_layer_that_is_mounted_around_itself_is_reported_once() {
             }
         })
     };
-    // A layer beside itself, as on two routes, or around another layer is no mistake.
+    // A layer beside itself, as on two routes, or around another layer is not a mistake.
     let beside = || tower::util::BoxCloneSyncService::new(layer.layer(other.layer(ok)).map_response(drop));
     assert_eq!([ten(beside()), ten(beside())].concat(), NOTHING);
     // A layer around itself is one, even with another layer in between.

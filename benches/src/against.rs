@@ -1,5 +1,5 @@
-//! Two builds of this program, each around another checkout of the crate, compared in one run: each cell in a process
-//! of the one and then of the other, again and again.
+//! Compares two builds of this program, each around another checkout, in one run: each cell runs in a process of the
+//! one and then of the other, again and again.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::ratio::{Ratio, times};
 use crate::report::ns;
 use crate::{Figures, in_a_process, machine, progress, scale};
 
-/// What is compared. The quick ones first.
+/// The compared cells. The quick ones first.
 fn cells(quick: bool) -> Vec<Cell> {
     let (hot, million) = (Work::uniform(KeyType::Ip, HOT), Work::uniform(KeyType::Ip, MILLION));
     let mut cells = vec![
@@ -40,10 +40,10 @@ const fn repetitions(cell: Cell, quick: bool) -> usize {
     }
 }
 
-/// What a cell came to, here and there: a name, and each repetition.
+/// A cell's results, here and there: a name, and each repetition.
 type Pairs = Vec<(String, Vec<(f64, f64)>)>;
 
-/// Compares this program to another; `false` if a cell of this one fails.
+/// Compares this program to another; `false` if one of its own cells fails.
 pub fn run(other: &Path, quick: bool) -> bool {
     let begun = Instant::now();
     let here = std::env::current_exe().expect("a path");
@@ -58,7 +58,7 @@ pub fn run(other: &Path, quick: bool) -> bool {
     for repetition in 0..most {
         for (cell, pairs) in pairs.iter_mut().filter(|(cell, _)| repetition < repetitions(*cell, quick)) {
             progress(&format!("{:3} s  {}/{most}  {cell}", begun.elapsed().as_secs(), repetition + 1));
-            // Each is the first one as often as the other.
+            // They take turns in going first.
             let mut order: [&PathBuf; 2] = [&here, &other.to_path_buf()];
             if repetition % 2 == 1 {
                 order.reverse();
@@ -123,7 +123,7 @@ fn print(cells: &[(Cell, Pairs)]) {
                 .map(|side: fn(&(f64, f64)) -> f64| scale::median(pairs.iter().map(side)));
             let (row, what, digits) = match what {
                 "instructions" => (row, what, Some(1)),
-                // Each row has one of its own, of the same code.
+                // Each row has its own, for equal code.
                 "bare" if !std::mem::replace(&mut bare, true) => ("bare service".to_owned(), "ns", None),
                 "ns" => (row, "added ns", None),
                 "allocations" if here != there => (row, what, Some(1)),

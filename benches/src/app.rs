@@ -18,7 +18,7 @@ use crate::machine;
 use crate::ours::Adds;
 use crate::scale::{Scale, median};
 
-/// The app without a layer: what the others are compared to.
+/// The app without a layer, to which the others are compared.
 pub const BARE: &str = "no layer";
 const PASS: &str = "a layer that does nothing";
 const MINIMAL: &str = Row::Minimal.name();
@@ -61,7 +61,7 @@ pub fn serve(row: &str) {
     });
 }
 
-/// A server in a process of its own, stopped when dropped.
+/// A server in its own process, stopped when dropped.
 struct Server {
     process: Child,
     address: SocketAddr,
@@ -92,7 +92,7 @@ impl Drop for Server {
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
     let span = Duration::from_millis(if scale.divisor == 1 { 300 } else { 50 });
-    // Before this thread is tied down, or they would be tied to the same processor.
+    // Before this thread is tied down. Otherwise they would be tied to its processor.
     let servers = ROWS.map(|row| (row, Server::start(row)));
     let pinned = servers.iter().all(|(_, server)| server.pinned) && machine::pin(1);
     figures.set("pinned", f64::from(pinned));
@@ -115,17 +115,17 @@ pub fn measure(scale: Scale) -> Figures {
     figures
 }
 
-/// What a server did in one span.
+/// A server's work in one span.
 struct Taken {
     requests: f64,
     seconds: f64,
     /// For how many nanoseconds the server's thread had a processor.
     processor: f64,
-    /// The same for who makes the requests.
+    /// For how many nanoseconds the thread that makes the requests had one.
     client: f64,
 }
 
-/// Keeps requests under way for so long, on half of the connections at least.
+/// Keeps requests under way for this span, on at least half the connections.
 fn load(server: &Server, rejects: bool, span: Duration) -> Taken {
     let mut connections: Vec<_> = (0..CONNECTIONS).map(|_| Connection::open(server.address)).collect();
     let processor = || machine::process_time(server.process.id()).unwrap_or(u64::MAX);
@@ -136,7 +136,8 @@ fn load(server: &Server, rejects: bool, span: Duration) -> Taken {
     halves.iter_mut().for_each(|half| half.iter_mut().for_each(Connection::ask));
     while begun.elapsed() < span {
         for half in &mut halves {
-            // Who was asked last is waited for first, so that this thread is woken once and not for each response.
+            // The connection that was asked last is waited for first, so that this thread is woken once and not for
+            // each response.
             half.iter_mut().rev().for_each(|connection| connection.read(Some(expected)));
             half.iter_mut().for_each(Connection::ask);
             requests += half.len();
@@ -162,7 +163,7 @@ impl Connection {
         let stream = TcpStream::connect(address).expect("the server accepts");
         stream.set_nodelay(true).expect("a socket");
         let mut connection = Self { stream, buffer: [0; 2048] };
-        // The first request of all uses up a burst of one.
+        // The very first request uses up a burst of one.
         connection.ask();
         connection.read(None);
         connection
@@ -172,7 +173,7 @@ impl Connection {
         self.stream.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("the server reads");
     }
 
-    /// A whole response.
+    /// Reads a whole response.
     fn read(&mut self, expected: Option<&[u8; 3]>) {
         let mut filled = 0;
         while length(&self.buffer[..filled]).is_none_or(|length| filled < length) {
@@ -184,7 +185,7 @@ impl Connection {
     }
 }
 
-/// How long a response is in all, once its head is there. Any has a `content-length`.
+/// A response's full length, once its head is there. Each has a `content-length`.
 fn length(response: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"\r\ncontent-length: ";
     let find = |what: &[u8]| response.windows(what.len()).position(|window| window == what);

@@ -1,9 +1,9 @@
-//! Measures our limiter against its peers; `README.md` tells how, and how to read what comes out.
+//! Measures our limiter against its peers; `README.md` tells how, and how to read the output.
 //!
-//! The process that is started measures nothing. It starts itself once per cell and repetition, one
-//! after another, so that no cell sees what another left behind in the allocator or in the caches.
+//! The process that is started measures nothing. It starts itself once per cell and repetition, one after another, so
+//! that no cell sees the allocator or the caches as another left them.
 
-// What only those use.
+// Only the server benchmarks use some items.
 #![cfg_attr(not(feature = "servers"), allow(dead_code, unused_mut))]
 
 mod against;
@@ -52,7 +52,7 @@ use scale::Scale;
 /// No repetition is begun later than this. The first is always completed.
 const TIME: Duration = Duration::from_secs(8 * 60);
 
-/// No cell takes nearly as long.
+/// No cell takes nearly this long.
 const TIME_PER_CELL: Duration = Duration::from_secs(180);
 
 const USAGE: &str = "\
@@ -113,7 +113,7 @@ fn main() -> ExitCode {
                 Cell::all().iter().for_each(|cell| println!("{cell}"));
                 return ExitCode::SUCCESS;
             }
-            // What the script ends with, if it is called with `--keep`.
+            // The script ends with this if it is called with `--keep`.
             ("--keep", rest) => {
                 let [report, results] = [(); 2].map(|()| rest.next().unwrap_or_default());
                 return match pages::keep(Path::new(&report), Path::new(&results)) {
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
                     }
                 };
             }
-            // What the process starts itself with.
+            // The process starts itself with this.
             ("--cell", rest) => {
                 let name = rest.next().unwrap_or_default();
                 let cell = Cell::all().into_iter().find(|cell| cell.to_string() == name).expect("a cell's name");
@@ -181,7 +181,7 @@ fn run(title: &'static str, quick: bool, choices: &[Choice]) -> bool {
             }
         }
     };
-    // A B C, A B C: the repetitions of a cell are far apart, and those that are compared are close.
+    // A B C, A B C: a cell's repetitions are far apart, and compared cells are close.
     for repetition in 0..most {
         for cell in cells.iter().filter(|cell| repetition < cell.repetitions()) {
             if repetition > 0 && begun.elapsed() > TIME {
@@ -213,7 +213,7 @@ fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, Stri
     let mut child = command.spawn().map_err(|error| error.to_string())?;
     let begun = Instant::now();
     let status = loop {
-        // Rarely enough not to be seen in what is measured.
+        // Rarely enough not to disturb the measurement.
         std::thread::sleep(Duration::from_millis(20));
         match child.try_wait() {
             Ok(Some(status)) => break status,
@@ -229,14 +229,14 @@ fn in_a_process(program: &Path, cell: Cell, quick: bool) -> Result<Figures, Stri
     if !status.success() {
         return Err(status.to_string());
     }
-    // Shorter than what a pipe holds, so it could wait until now.
+    // Shorter than a pipe's buffer, so it could wait until now.
     let mut text = String::new();
     let mut out = child.stdout.take().expect("it was piped");
     out.read_to_string(&mut text).map_err(|error| error.to_string())?;
     Ok(Figures::parse(&text))
 }
 
-/// What a cell came to, by name, in the order in which it was measured.
+/// A cell's results, by name, in the order in which they were measured.
 #[derive(Clone, Default)]
 pub struct Figures(Vec<(String, f64)>);
 

@@ -1,4 +1,4 @@
-//! What there is to measure. A cell is measured in a process of its own.
+//! The cells to measure. Each is measured in its own process.
 
 use std::fmt;
 
@@ -77,7 +77,7 @@ impl KeyType {
     }
 }
 
-/// What is asked of a limiter.
+/// The questions to a limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
     pub key: KeyType,
@@ -108,7 +108,7 @@ impl Work {
         Self { threads, ..self }
     }
 
-    /// All of it, the quick ones first.
+    /// All work, the quick ones first.
     pub fn all() -> Vec<Self> {
         let mut all = Vec::new();
         for key in KeyType::ALL {
@@ -126,7 +126,7 @@ impl Work {
         all
     }
 
-    /// Who does it. The reference is the first after the empty loop, and is asked right before ours.
+    /// The limiters that do it. The reference is the first after the empty loop, and is asked right before ours.
     pub fn done_by(self) -> Vec<Of> {
         let mut by = vec![Of::Nothing, Of::Governor, Of::Ours];
         let one_thread = self.threads == 1;
@@ -150,7 +150,7 @@ impl Work {
         by
     }
 
-    /// How often it is repeated: what takes long, less often.
+    /// How often it is repeated: long work less often.
     pub const fn repetitions(self) -> usize {
         match self.keys {
             ..MILLION => 5,
@@ -191,13 +191,13 @@ pub enum Cell {
     Decide(Of, Work),
     /// Each decision timed by itself while fresh keys arrive.
     Tail(Of),
-    /// Each decision timed by itself while the limiter of so many keys is replaced.
+    /// Each decision timed by itself while a limiter with this many keys is replaced.
     Change(Of, u64),
     /// Keys lost in a half-full table.
     Lost,
     /// Keys admitted twice when two threads first touch them.
     FirstTouch,
-    /// One unit of one of so many keys is taken, and released.
+    /// Takes and releases one unit for one of this many keys.
     #[cfg(feature = "servers")]
     InFlight(crate::in_flight::By, u64),
     Layer,
@@ -209,7 +209,7 @@ pub enum Cell {
 
 impl Cell {
     pub fn all() -> Vec<Self> {
-        // First what has many rows in little time, so that all of its repetitions are done where time runs out.
+        // The cells with many rows in little time come first, so that all their repetitions are done if time runs out.
         let mut all = vec![Self::Layer, Self::Instructions, Self::App];
         all.extend(Self::exact());
         all.extend(
@@ -263,7 +263,7 @@ impl Cell {
         }
     }
 
-    /// What this one is compared to in the same repetition.
+    /// The cell that this one is compared to in each repetition.
     pub const fn reference(self) -> Option<Self> {
         match self {
             Self::Decide(_, work) => Some(Self::Decide(Of::Governor, work)),
@@ -276,7 +276,7 @@ impl Cell {
         }
     }
 
-    /// The times of a reference that are the same in each repetition on a machine that is left alone.
+    /// The reference times that are equal in each repetition on a machine that is left alone.
     pub fn steady(self) -> Vec<String> {
         match self {
             Self::Decide(_, work) if work.isolated() => vec!["loop".into(), "isolated".into()],

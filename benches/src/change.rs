@@ -1,8 +1,8 @@
-//! Each decision timed by itself while another thread replaces the limiter of a layer, and without.
+//! Times each decision by itself while another thread replaces a layer's limiter, and without.
 //!
-//! Machines deschedule threads for milliseconds, with a change and without. So the longest decision is also recorded of
-//! those in which this thread was not descheduled against its will, where the system counts that (Linux): what is left
-//! is the decision's own time, and what it waited for.
+//! Machines deschedule threads for milliseconds, with a change and without. So, where the system counts this (Linux),
+//! the longest decision is also recorded among those in which this thread was not descheduled against its will: they
+//! show the decision's own time, including its waits.
 
 use std::future::Future;
 use std::hint::black_box;
@@ -44,7 +44,7 @@ pub fn measure(of: Of, keys: u64) -> Figures {
     }
 }
 
-/// The longest of one kind of phase, in nanoseconds.
+/// The longest decisions in one kind of phase, in nanoseconds.
 #[derive(Default)]
 struct Longest {
     of_all: u64,
@@ -75,7 +75,7 @@ fn run<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Figures {
             let begin = Instant::now();
             layer.handle().replace(policy(1_001 + u64::from(round))).expect("it is as sensible as the first");
             changes = changes.max(begin.elapsed());
-            // Keys are still inserted that had no request yet.
+            // Keys that had no request yet are still inserted.
             std::thread::sleep(pause.saturating_sub(begin.elapsed()));
             phase.fetch_add(1, Ordering::SeqCst);
         }

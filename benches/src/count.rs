@@ -1,4 +1,4 @@
-//! How many instructions a request takes, counted by callgrind: on a clock that stands still, the same in each run.
+//! How many instructions a request takes, counted by callgrind: on a clock that stands still, equal in each run.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,14 +19,14 @@ pub const ROWS: [Row; 8] = [
     Row::GovernorHeaders,
 ];
 
-/// Diagnostics look at the first 1,000 requests of a layer and at the first 65,536 of a process. What is counted comes
-/// after these.
+/// Diagnostics look at a layer's first 1,000 requests and at a process's first 65,536. The counted requests come after
+/// these.
 const WARM_UP: u64 = 67_000;
 const COUNTED: u64 = 10_000;
-/// After how many requests a quick run counts, diagnostics of the process included.
+/// After how many requests a quick run counts, which includes the process's diagnostics.
 const QUICK_WARM_UP: u64 = 2_000;
 
-/// The process that callgrind runs: requests as one row has them, of which it counts the last [`COUNTED`].
+/// The process that callgrind runs: one row's requests, the last [`COUNTED`] of which it counts.
 pub fn run(row: &str, scale: Scale) {
     let row = ROWS.into_iter().find(|it| it.name() == row).expect("a row's name");
     let mut call = layer::calls(row, Time::StandsStill);
@@ -67,7 +67,7 @@ pub fn measure(scale: Scale) -> Figures {
     figures
 }
 
-/// Under which name a row's count is among the figures.
+/// The name for a row's count among the figures.
 pub fn name(row: Row) -> String {
     format!("{}: instructions", row.name())
 }
@@ -79,11 +79,11 @@ fn valgrind() -> Option<PathBuf> {
     std::env::var_os("VALGRIND").map(PathBuf::from).into_iter().chain(installed).find(|program| program.is_file())
 }
 
-/// The instructions per request, bare service included.
+/// The instructions per request, including the bare service.
 fn count(valgrind: &Path, row: Row, scale: Scale) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(valgrind);
-    // What the environment holds lies on the stack, and so decides how buffers are aligned.
+    // The environment lies on the stack, and so decides how buffers are aligned.
     command.env_clear();
     for kept in ["PATH", "VALGRIND_LIB"] {
         command.envs(std::env::var_os(kept).map(|value| (kept, value)));

@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Does nothing: what any layer costs in an axum app.
+/// Does nothing, and so shows what any layer costs in an axum app.
 #[derive(Clone)]
 pub struct Pass<S>(pub S);
 

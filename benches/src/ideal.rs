@@ -1,6 +1,6 @@
-//! A limiter by hand, as a floor: the keyed hash, the two candidate sets of eight words and the clock of ours, and
-//! nothing else. One limit, no waits, no sweeps, no answer when both sets are full, and no lock: two threads that meet
-//! a new key at once may insert it twice. What it takes less than ours is what is left to gain.
+//! A handwritten limiter, as a floor: it has our keyed hash, our two candidate sets with eight words each and our
+//! clock, and nothing else. One limit, no waits, no sweeps, no answer when both sets are full, and no lock: two threads
+//! that meet a new key at once may insert it twice. Its advantage over ours is what we could still gain.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,16 +11,16 @@ use crate::subject::Terms;
 
 const TAG_BITS: u32 = 28;
 const TAG: u64 = (1 << TAG_BITS) - 1;
-/// The longest debt of a word, which has 36 bits for the time at which it is paid.
+/// A word's longest debt, since it has 36 bits for the time at which the debt is paid.
 const LONGEST_DEBT: u128 = 1 << 34;
 
-/// A cache line. A word is the tag of its key, and above it the tick at which the key's debt is paid.
+/// A cache line. A word contains its key's tag, and above it the tick at which the key's debt is paid.
 #[repr(align(64))]
 #[derive(Default)]
 struct Set([AtomicU64; 8]);
 
 impl Set {
-    /// Returns the word of a key, and its slot.
+    /// Returns a key's word, and its slot.
     #[inline(always)]
     fn find(&self, tag: u64) -> Option<(&AtomicU64, u64)> {
         self.0.iter().map(|slot| (slot, slot.load(Ordering::Acquire))).find(|(_, word)| word & TAG == tag)
@@ -37,9 +37,9 @@ pub struct Ideal {
     sets: Vec<Set>,
     /// When it was made, in nanoseconds: ticks are counted from there, so that they fit.
     start: u64,
-    /// A tick is two to this power of nanoseconds.
+    /// A tick has two to this power nanoseconds.
     shift: u32,
-    /// What a request costs, and what a key may owe, in ticks.
+    /// A request's cost, and the most that a key may owe, in ticks.
     cost: u64,
     most: u64,
 }
@@ -83,7 +83,7 @@ impl Ideal {
         &self.sets[if second < self.sets.len() { second } else { second - self.sets.len() }]
     }
 
-    /// Returns a free slot of the emptier candidate set, for a new key.
+    /// Returns a free slot in the emptier candidate set, for a new key.
     #[cold]
     fn free(&self, first: usize, tag: u64, now: u64) -> Option<(&AtomicU64, u64)> {
         let [first, second] = [&self.sets[first], self.second(first, tag)];
@@ -97,7 +97,7 @@ fn scale(fraction: u64, count: usize) -> usize {
     ((fraction * count as u64) >> 32) as usize
 }
 
-/// SipHash-1-3 of a whole key.
+/// SipHash-1-3 over a whole key.
 #[inline(always)]
 fn sip_1_3([k0, k1]: [u64; 2], key: &[u8]) -> u64 {
     let constants = [*b"somepseu", *b"dorandom", *b"lygenera", *b"tedbytes"].map(u64::from_be_bytes);
@@ -137,7 +137,7 @@ mod tests {
 
     /// The standard library's hasher without a secret is SipHash-1-3.
     #[test]
-    fn its_hash_is_that_of_the_standard_library() {
+    fn its_hash_matches_the_standard_library() {
         let key: Vec<u8> = (0..40).collect();
         for length in 0..key.len() {
             let mut theirs = DefaultHasher::new();

@@ -1,5 +1,5 @@
-//! Takes a unit in flight and releases it: ours, and what one writes by hand, a map of semaphores; and our protection
-//! from overload, while nobody waits.
+//! Takes a unit in flight and releases it: ours, and a handwritten map of semaphores; and our protection from overload,
+//! while no request waits.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -19,7 +19,7 @@ use crate::scale::{Scale, median};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum By {
     Ours,
-    /// Ours, whose limit is one for all keys.
+    /// Ours, with one limit for all keys.
     Overload,
     /// `RwLock<HashMap<IpAddr, Arc<Semaphore>>>`, with all keys in it.
     Semaphores,

@@ -9,13 +9,13 @@ use crate::raw;
 
 /// One key, rewritten in place. Different indices (below 2^32) make different keys.
 pub trait Key: Clone + Send + Sync + 'static {
-    /// What limiters over a map are keyed by.
+    /// The key type for limiters over a map.
     type Value: Clone + Eq + Hash + Send + Sync + 'static;
 
     fn first() -> Self;
     fn set(&mut self, index: u64);
     fn value(&self) -> &Self::Value;
-    /// The same, as our limiter wants it.
+    /// The key as our limiter wants it.
     fn partition(&self) -> PartitionKey;
 }
 
@@ -106,7 +106,7 @@ fn hex(bits: u32) -> u64 {
     nibbles + 0x3030_3030_3030_3030 + letters * 39
 }
 
-/// Different for different inputs, and without order (the finaliser of SplitMix64).
+/// Different for different inputs, and without order (SplitMix64's finaliser).
 #[inline]
 fn mix(index: u64) -> u64 {
     let z = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -115,7 +115,7 @@ fn mix(index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The same in 32 bits (the finaliser of MurmurHash3).
+/// Mixes 32 bits (MurmurHash3's finaliser).
 #[inline]
 fn mix32(index: u32) -> u32 {
     let h = (index ^ (index >> 16)).wrapping_mul(0x85eb_ca6b);
@@ -128,7 +128,7 @@ pub trait Order: Send {
     fn next(&mut self) -> u64;
 }
 
-/// Each key as often as any other.
+/// All keys equally often.
 pub struct Uniform {
     state: u64,
     keys: u64,
@@ -158,7 +158,7 @@ impl Order for Uniform {
     }
 }
 
-/// The n-th most frequent key 1/n as often as the first, drawn in advance.
+/// The n-th most frequent key comes 1/n times as often as the first, drawn in advance.
 pub struct Zipf {
     drawn: Vec<u32>,
     position: usize,

@@ -1,5 +1,5 @@
-//! What a layer adds to a call, without a server around: time and allocations over the bare service. The same calls are
-//! what [`crate::count`] counts instructions of.
+//! The time and allocations that a layer adds to a call over the bare service, without a server around it.
+//! [`crate::count`] counts the instructions for these calls.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -119,12 +119,12 @@ impl Row {
     }
 }
 
-/// What our limiters read the time from.
+/// The clock from which our limiters read the time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Time {
     /// The crate's default clock.
     Passes,
-    /// A clock that stands still, so that each run executes the same instructions.
+    /// A clock that stands still, so that each run executes equal instructions.
     StandsStill,
 }
 
@@ -134,8 +134,7 @@ pub type Call = Box<dyn FnMut(u64)>;
 pub fn measure(scale: Scale) -> Figures {
     let mut figures = Figures::default();
     figures.set("pinned", f64::from(machine::pin(0)));
-    // A rejection of `tower_governor` asks the processor for its features, which takes long in virtual
-    // machines.
+    // A rejection by `tower_governor` asks the processor for its features, which takes long in virtual machines.
     let chunk = |row| match row {
         GovernorRejected | GovernorHeadersRejected => (1_000 / scale.divisor).max(50),
         _ => (20_000 / scale.divisor).max(200),
@@ -180,7 +179,7 @@ async fn hello(_: Request<()>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::from("hello")))
 }
 
-/// A request for the service inside of a row's layer, as often as it is called for.
+/// Sends requests to the service inside a row's layer, the given number of times.
 pub fn calls(row: Row, time: Time) -> Call {
     let (terms, status) = (row.terms(), row.status());
     match row {
@@ -229,17 +228,17 @@ pub fn ours(policies: usize, terms: Terms, adds: Adds, time: Time) -> RateLimitL
     ours::layer((0..policies).map(policy).collect(), adds)
 }
 
-/// The quota of a customer, as an authentication layer has put it into the request. All requests carry it, so that
-/// rows with and without a quota per customer compare.
+/// A customer's quota, as an authentication layer has put it into the request. All requests carry it, so that rows with
+/// and without a quota per customer compare.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
-/// A customer's quota: twice the rate of the others.
+/// A customer's quota: twice the others' rate.
 fn plan() -> Plan {
     Plan(Quota::per(2, Duration::from_secs(1)).burst(u32::MAX.into()))
 }
 
-/// One policy, whose keys have quotas of their own.
+/// One policy, whose keys have their own quotas.
 fn per_customer(terms: Terms, adds: Adds, time: Time) -> RateLimitLayer {
     let policy = Policy::new("policy-0", limiter(terms, time)).key(PeerIp::new());
     ours::layer(vec![policy.quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))], adds)
@@ -259,7 +258,7 @@ fn request() -> Request<()> {
     request
 }
 
-/// Makes a request, has it answered, and drops the answer, as often as told.
+/// Makes a request, has it answered, and drops the answer, `calls` times.
 fn repeat<S, B>(mut service: S, expected: StatusCode) -> Call
 where
     S: Service<Request<()>, Response = Response<B>, Error = Infallible> + 'static,

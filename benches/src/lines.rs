@@ -1,4 +1,4 @@
-//! How much code the crate is: lines below `src` that hold more than white space and comments, without tests.
+//! How much code the crate has: lines below `src` that contain more than white space and comments, without tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub fn of_code() -> Option<usize> {
     for text in texts {
         let (path, text) = text.ok()?;
         let count = count(&text, |module| {
-            // `x.rs` and all below `x/`, where modules of `path` are.
+            // `x.rs` and everything below `x/`, where modules with a `path` are.
             let folder = if path.ends_with("mod.rs") || path.ends_with("lib.rs") {
                 path.parent().map(Path::to_path_buf).unwrap_or_default()
             } else {
@@ -39,8 +39,8 @@ fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Option<()> {
     Some(())
 }
 
-/// The lines of code in one file, but for items under `#[cfg(test)]`, which end with a line as far to the left as they
-/// begin. Modules in files of their own among these are named to `test`.
+/// The lines of code in one file, without items under `#[cfg(test)]`, which end with a line as far to the left as they
+/// begin. `test` gets the names of such modules in their own files.
 fn count(text: &str, mut test: impl FnMut(&str)) -> usize {
     let (mut count, mut attribute, mut end) = (0, false, None);
     for line in text.lines() {

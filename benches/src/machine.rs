@@ -1,4 +1,4 @@
-//! What the machine is asked for, where it has it.
+//! Questions to the machine, where it can answer.
 
 use std::ffi::OsStr;
 use std::process::{Command, Stdio};
@@ -20,19 +20,19 @@ fn processors() -> Vec<usize> {
     processors
 }
 
-/// Ties the thread that calls to the `n`-th of our processors; `false` if that cannot be done here.
+/// Ties the calling thread to our `n`-th processor; `false` if that cannot be done here.
 pub fn pin(n: usize) -> bool {
     let Ok(thread) = std::fs::read_link("/proc/thread-self") else { return false };
     thread.file_name().is_some_and(|thread| tie("-cp", thread, n))
 }
 
-/// The same for all threads of a process.
+/// Ties all threads in a process.
 pub fn pin_process(id: u32, n: usize) -> bool {
     tie("-acp", OsStr::new(&id.to_string()), n)
 }
 
-/// A command that runs a program on the `n`-th of our processors, if that can be done here. The program sees one
-/// processor only, and starts as many threads as on a machine that has no more.
+/// A command that runs a program on our `n`-th processor, if that can be done here. The program sees only one
+/// processor, and starts as many threads as on a machine with one.
 #[allow(dead_code, reason = "only the benchmark of services starts programs so")]
 pub fn tied(n: usize, program: &OsStr) -> Command {
     let has_taskset = Command::new("taskset").arg("-V").stdout(Stdio::null()).status().is_ok_and(|it| it.success());
@@ -53,12 +53,12 @@ fn tie(how: &str, whom: &OsStr, n: usize) -> bool {
     taskset.status().is_ok_and(|status| status.success())
 }
 
-/// The nanoseconds for which the thread that calls has had a processor, if the system tells.
+/// The nanoseconds for which the calling thread has had a processor, if the system tells.
 pub fn thread_time() -> Option<u64> {
     time("thread-self")
 }
 
-/// The same for the main thread of a process.
+/// The nanoseconds for a process's main thread.
 pub fn process_time(id: u32) -> Option<u64> {
     time(&id.to_string())
 }
@@ -67,20 +67,20 @@ fn time(thread: &str) -> Option<u64> {
     std::fs::read_to_string(format!("/proc/{thread}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// How often this thread was descheduled although it could go on, if the system tells.
+/// How often this thread was descheduled although it could have continued, if the system tells.
 pub fn interruptions() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:")?.trim().parse().ok())
 }
 
-/// The bytes of memory that this process has in use, if the system tells.
+/// How many bytes of memory this process has in use, if the system tells.
 pub fn resident() -> Option<u64> {
     const PAGE: u64 = 4096;
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     Some(statm.split(' ').nth(1)?.parse::<u64>().ok()? * PAGE)
 }
 
-/// One line on what was measured where.
+/// One line on the processor, the toolchain and the load.
 pub fn describe() -> String {
     let huge = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
     let huge = huge.split(['[', ']']).nth(1).unwrap_or("unknown").to_owned();

@@ -19,7 +19,7 @@ use crate::subject::{
 
 const CHUNKS: usize = 7;
 
-/// Calls a function for a limiter and a type of keys, with what stands behind these names.
+/// Calls a function for a limiter and a key type, with the types behind these names.
 macro_rules! with_types {
     ($of:expr, $key:expr, $function:ident($($argument:expr),*)) => {
         match $key {
@@ -63,7 +63,7 @@ pub fn measure(cell: Cell, scale: Scale) -> Figures {
     }
 }
 
-/// Two threads ask for twice as much as there is.
+/// Two threads ask for twice the available units.
 fn exact<K: Key, S: Subject<K>>() -> Figures {
     const BURST: u32 = 20_000;
     let limiter = S::new(Terms::exactly(BURST), 1);
@@ -143,8 +143,8 @@ fn run<K: Key, S: Subject<K>, O: Order>(
         return;
     }
 
-    // All threads begin each chunk together; the slowest counts. What a thread writes to (its place in the
-    // order, its key) stands on its own stack, or it would share a cache line with the other's.
+    // All threads begin each chunk together; the slowest counts. A thread's mutable data (its place in the order, its
+    // key) is on its own stack, or it would share a cache line with the other's.
     let threads = orders.len();
     let line = StartingLine::new(threads);
     let times: Vec<(bool, Vec<f64>)> = std::thread::scope(|scope| {
@@ -197,7 +197,7 @@ fn one_by_one<K: Key, S: Subject<K>, O: Order>(limiter: &S, key: &mut K, order: 
     admitted
 }
 
-/// Times each decision on a key that is new.
+/// Times each decision on a new key.
 fn tail<K: Key, S: Subject<K>>(keys: u64) -> Figures {
     let mut figures = Figures::default();
     figures.set("pinned", f64::from(machine::pin(0)));

@@ -1,5 +1,5 @@
-//! The calls of our crate's interface that all benchmarks share. `scripts/bench --against` builds this program once per
-//! checkout, each time with the `ours.rs` of that checkout: what differs between their interfaces belongs here.
+//! The calls to our crate that all benchmarks share. `scripts/bench --against` builds this program once per checkout,
+//! each time with that checkout's `ours.rs`, so differences between their interfaces belong here.
 
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::limiter::{Answer, Ask};
@@ -17,18 +17,18 @@ pub fn admits<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> bool {
     matches!(check(limiter, key), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
-/// The decision on one request, which may have to be waited for.
+/// The decision on one request, which the caller may have to wait for.
 pub async fn decide<L: Limiter + ?Sized>(limiter: &L, key: &PartitionKey) -> Result<Decision, String> {
     check(limiter, key).decided().await.map_err(|error| error.to_string())
 }
 
-/// What a layer adds to responses.
+/// The additions that a layer makes to responses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Adds {
     Nothing,
     /// `RateLimit-Policy` and `RateLimit`, as in draft 11: the layer's default.
     Fields,
-    /// The same, and the verdict in the extensions.
+    /// These fields, and the verdict in the extensions.
     FieldsAndVerdict,
 }
 

@@ -1,11 +1,11 @@
-//! The pages of `results`, one for each processor, with a section for each kind of run.
+//! The pages in `results`, one for each processor, with a section for each run kind.
 
 use std::fs;
 use std::path::Path;
 
 use crate::processor::Processor;
 
-/// Puts the report of a complete run into the page of this processor, in place of the last of its kind.
+/// Puts a complete run's report into this processor's page, in place of the last report for that kind.
 pub fn keep(report: &Path, results: &Path) -> Result<String, String> {
     let processor = Processor::here();
     let report = fs::read_to_string(report).map_err(|error| error.to_string())?;
@@ -18,10 +18,10 @@ pub fn keep(report: &Path, results: &Path) -> Result<String, String> {
     Ok(path.display().to_string())
 }
 
-/// How the reports of quick runs begin to say so.
+/// Begins the notice in a quick run's report.
 pub const QUICK: &str = "**A quick run:";
 
-/// What was built, as this `Cargo.lock` has it.
+/// The built versions, as this `Cargo.lock` has them.
 pub fn versions(lock: &str, names: &[&str]) -> String {
     let version = |name: &str| {
         let entry = format!("name = \"{name}\"\nversion = \"");
@@ -35,7 +35,7 @@ fn head(processor: &Processor) -> String {
     format!("# {processor}\n\nWhat `scripts/bench` printed on it: see [how to read it](../README.md#how-to-read-it).\n")
 }
 
-/// The page with the report, a level of headings lower, in place of the section of the same heading, or behind all.
+/// The page with the report, a heading level lower, in place of the section with an equal heading, or behind all.
 fn with_section(page: &str, report: &str) -> String {
     let lower = |line: &str| if line.starts_with('#') { format!("#{line}\n") } else { format!("{line}\n") };
     let section: String = report.trim_end().lines().map(lower).collect();
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_takes_the_place_of_the_last_of_its_kind() {
+    fn a_report_replaces_the_last_one() {
         let page = with_section("# Processor\n\nIntroduction.\n", "# Targets\n\nold\n\n## Table\n");
         assert_eq!(page, "# Processor\n\nIntroduction.\n\n## Targets\n\nold\n\n### Table\n");
         let both = with_section(&page, "# Redis\n\nother\n");

@@ -1,4 +1,4 @@
-//! Which processor figures were measured on. Never which machine.
+//! The processor on which figures were measured. Never the machine.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Processor {
 }
 
 impl Processor {
-    /// What the system says of the processor that this runs on.
+    /// The system's description of the processor that this runs on.
     pub fn here() -> Self {
         let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -30,7 +30,7 @@ impl Processor {
         };
         let number = |name| fields(name).first().and_then(|it| it.parse().ok());
         let unnamed = || format!("unnamed {}", std::env::consts::ARCH);
-        // Threads of a core have the same numbers.
+        // A core's threads have equal numbers.
         let cores: HashSet<_> = fields("physical id").into_iter().zip(fields("core id")).collect();
         Self {
             model: fields("model name").into_iter().find(|it| !it.is_empty()).unwrap_or_else(unnamed),
@@ -45,9 +45,9 @@ impl Processor {
         format!("{} core{}", self.cores, if self.cores == 1 { "" } else { "s" })
     }
 
-    /// As in `amd-epyc-2-cores`: the name of the page with what was measured on it.
+    /// As in `amd-epyc-2-cores`: the name of the page for measurements on it.
     pub fn slug(&self) -> String {
-        // Without the frequency; and the number of cores is that of the chip, of which a virtual machine has a part.
+        // Without the frequency. The number of cores is the chip's, although a virtual machine has only a part.
         let name = self.model.split('@').next().unwrap_or_default().to_lowercase();
         let name = name.replace("(r)", " ").replace("(tm)", " ").replace('_', "-");
         let says_nothing = |word: &&str| ["cpu", "processor"].contains(word) || word.ends_with("-core");
@@ -83,7 +83,7 @@ fn last_level_cache() -> Option<String> {
     Some(size(fs::read_to_string(l3.join("size")).ok()?.trim()))
 }
 
-/// `32768K` in MiB; as it is, if it is none of these.
+/// `32768K` in MiB; unchanged if it has another form.
 fn size(kib: &str) -> String {
     match kib.strip_suffix('K').and_then(|kib| kib.parse::<u64>().ok()) {
         Some(kib) if kib >= 1024 => format!("{} MiB", kib / 1024),
@@ -101,13 +101,13 @@ mod tests {
         core id\t\t: 1\n";
 
     #[test]
-    fn it_is_told_by_model_cores_and_cache() {
+    fn a_processor_shows_model_cores_and_cache() {
         let processor = Processor::of(EPYC, 2, Some(size("32768K")));
         assert_eq!(processor.to_string(), "AMD EPYC (family 25, model 1), 2 cores, 32 MiB of L3");
         assert_eq!(processor.slug(), "amd-epyc-2-cores");
     }
 
-    /// Two threads of the same core.
+    /// Two threads on one core.
     #[test]
     fn threads_are_no_cores() {
         let text = EPYC.replace("core id\t\t: 1", "core id\t\t: 0");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn slugs_have_the_model_without_what_says_nothing() {
+    fn slugs_omit_meaningless_words() {
         for (name, slug) in [
             ("AMD EPYC 7B13 64-Core Processor", "amd-epyc-7b13-2-cores"),
             ("Intel(R) Xeon(R) Platinum 8259CL CPU @ 2.50GHz", "intel-xeon-platinum-8259cl-2-cores"),
@@ -130,7 +130,7 @@ mod tests {
 
     /// As on most systems with ARM.
     #[test]
-    fn one_without_a_name_has_that_of_its_architecture() {
+    fn unnamed_processors_get_their_architectures_name() {
         let slug = Processor::of("processor\t: 0\n", 4, None).slug();
         assert_eq!(slug, format!("unnamed-{}-4-cores", std::env::consts::ARCH.replace('_', "-")));
     }

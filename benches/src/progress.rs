@@ -1,4 +1,4 @@
-//! What is being measured.
+//! Shows the current measurement.
 
 use std::io::{IsTerminal as _, Write as _};
 

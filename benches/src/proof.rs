@@ -1,4 +1,4 @@
-//! What a fast table must not do: lose keys, or admit one twice.
+//! Mistakes that a fast table must not make: losing keys, or admitting one twice.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use crate::machine;
 use crate::scale::StartingLine;
 use crate::subject::{Ours, Subject, Terms};
 
-/// Fills a store up to its capacity, and asks for all again. Whoever is admitted was lost.
+/// Fills a store up to its capacity, and asks for all again. Each key admitted then was lost.
 pub fn lost(keys: u64) -> Figures {
     const STORES: u64 = 5;
     let mut lost = 0;
@@ -38,7 +38,7 @@ pub fn lost(keys: u64) -> Figures {
     figures
 }
 
-/// Two threads ask for each fresh key at the same moment. One of them may be admitted.
+/// Two threads ask for each fresh key at the same moment. One request may be admitted.
 pub fn first_touch(keys: u64) -> Figures {
     let limiter = ours(keys);
     let line = StartingLine::new(2);
@@ -58,7 +58,7 @@ pub fn first_touch(keys: u64) -> Figures {
     });
     let mut figures = Figures::default();
     figures.set("keys", keys as f64);
-    // Keys that share a budget (some 3 in 10^8) are admitted once together: they may hide as many.
+    // Keys that share a budget (some 3 in 10^8) are admitted once together, so they may hide an equal number.
     figures.set("twice", admitted.saturating_sub(keys) as f64);
     figures.set("never", keys.saturating_sub(admitted) as f64);
     figures.set("forgotten", Subject::<IpAddr>::forgotten(&limiter) as f64);

@@ -1,9 +1,9 @@
-//! What is compared, with how far it varied.
+//! A compared figure, with how far it varied.
 
 use crate::scale::median;
 use crate::steady;
 
-/// The median of all repetitions, and the extremes.
+/// The median over all repetitions, and the extremes.
 #[derive(Clone, Copy)]
 pub struct Ratio {
     pub median: f64,

@@ -1,4 +1,4 @@
-//! All that is not safe: what a measurement needs and the standard library does not offer.
+//! All unsafe code: measurements need it, and the standard library does not offer it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn count() {
     }
 }
 
-// SAFETY: all is passed on to the system's allocator as it came.
+// SAFETY: all calls are passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// How often `work` allocates, or grows what it has.
+/// How often `work` allocates, or grows an allocation.
 pub fn allocations(work: impl FnOnce()) -> u64 {
     let before = ALLOCATIONS.load(Ordering::Relaxed);
     COUNTS.store(true, Ordering::Relaxed);
@@ -49,7 +49,7 @@ pub fn allocations(work: impl FnOnce()) -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed) - before
 }
 
-/// Writes `bytes` over a string of the same length.
+/// Writes `bytes` over a string of equal length.
 #[inline]
 pub fn overwrite(text: &mut str, bytes: &[u8; 20]) {
     debug_assert!(bytes.is_ascii());
@@ -57,7 +57,7 @@ pub fn overwrite(text: &mut str, bytes: &[u8; 20]) {
     unsafe { text.as_bytes_mut() }.copy_from_slice(bytes);
 }
 
-/// Whether [`wait_for_all_before`] does, and [`ticks`] are of a counter of the processor.
+/// Whether [`wait_for_all_before`] works, and [`ticks`] come from a processor counter.
 pub const PRECISE: bool = cfg!(target_arch = "x86_64");
 
 /// Lets nothing behind it begin before all in front of it has ended.
@@ -69,7 +69,7 @@ pub fn wait_for_all_before() {
     unsafe {
         std::arch::x86_64::_mm_lfence();
     }
-    // Orders memory only: an isolated decision may come out too cheap.
+    // This orders only memory, so an isolated decision may seem too cheap.
     #[cfg(not(target_arch = "x86_64"))]
     std::sync::atomic::fence(Ordering::SeqCst);
 }
@@ -90,7 +90,7 @@ pub fn ticks() -> u64 {
     }
 }
 
-/// Measured against the clock of the system.
+/// Measured against the system's clock.
 pub fn nanos_per_tick() -> f64 {
     let (instant, before) = (std::time::Instant::now(), ticks());
     std::thread::sleep(std::time::Duration::from_millis(50));

@@ -1,4 +1,4 @@
-//! What came out, in tables.
+//! The results, in tables.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -16,7 +16,7 @@ pub struct Report {
     machine: String,
     quick: bool,
     pub stopped_early: bool,
-    /// References that varied so much that what is compared to them was measured again.
+    /// References that varied so much that the cells compared to them were measured again.
     again: BTreeSet<String>,
     /// By repetition.
     figures: HashMap<Cell, Vec<(usize, Figures)>>,
@@ -41,7 +41,7 @@ impl Report {
         (!all.is_empty()).then(|| median(all))
     }
 
-    /// How many times what the cell needs its reference does, each in the same repetition.
+    /// The reference's figure divided by the cell's, each pair from one repetition.
     pub fn ratio(&self, cell: Cell, name: &str) -> Option<Ratio> {
         let references = self.figures.get(&cell.reference()?)?;
         let ratios = self.figures.get(&cell)?.iter().filter_map(|(repetition, figures)| {
@@ -52,7 +52,7 @@ impl Report {
         Some(Ratio::of(ratios.collect())?.with_variation(variation))
     }
 
-    /// One figure of a cell by another of the same repetition.
+    /// A cell's figure by another one from the same repetition.
     pub fn within(&self, cell: Cell, name: &str, by: &str) -> Option<Ratio> {
         let repetitions = self.figures.get(&cell)?.iter();
         let ratio =
@@ -60,7 +60,7 @@ impl Report {
         Some(ratio?.with_variation(steady::variation(&self.all(cell, by))))
     }
 
-    /// By how much the reference of a cell took longer in one repetition than in another.
+    /// By how much a cell's reference took longer in one repetition than in another.
     pub fn variation(&self, cell: Cell) -> f64 {
         let variation = |reference: Cell| {
             let times = reference.steady().into_iter().map(|name| self.all(reference, &name));
@@ -69,8 +69,8 @@ impl Report {
         cell.reference().map_or(0.0, variation)
     }
 
-    /// Keeps the repetitions in which a reference took least, of all `cells` that are compared to it, and as many as
-    /// there would be had none been measured again.
+    /// Keeps the repetitions in which a reference took least, for all `cells` that are compared to it. Their number
+    /// stays as if none had been measured again.
     pub fn keep_quietest(&mut self, reference: Cell, cells: &[Cell]) {
         self.again.insert(reference.to_string());
         let (names, repetitions) = (reference.steady(), self.figures.get(&reference).map_or(&[][..], Vec::as_slice));
@@ -84,7 +84,7 @@ impl Report {
         }
     }
 
-    /// The same of all cells on one thread.
+    /// The greatest variation among all cells on one thread.
     fn most_variation(&self) -> f64 {
         let quiet = Work::all().into_iter().filter(|work| work.threads == 1 && !work.zipf);
         quiet.map(|work| self.variation(Cell::Decide(Of::Governor, work))).fold(0.0, f64::max)
@@ -374,7 +374,7 @@ fn describe(work: Work) -> (String, &'static str) {
     (population, if work.rejected { "rejected" } else { "admitted" })
 }
 
-/// What was built.
+/// The built versions.
 pub const LOCK: &str = include_str!("../Cargo.lock");
 
 const PEERS: [&str; 7] =

@@ -1,8 +1,8 @@
-//! What all measurements share: how much is measured, a common start of threads, the median.
+//! Shared by all measurements: how much is measured, a common start for threads, the median.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How much of it.
+/// How much is measured.
 #[derive(Clone, Copy)]
 pub struct Scale {
     /// By how much counts are divided.
@@ -12,7 +12,7 @@ pub struct Scale {
 
 impl Scale {
     pub const FULL: Self = Self { divisor: 1, most_keys: u64::MAX };
-    /// Everything once, in little.
+    /// Everything once, on a small scale.
     pub const QUICK: Self = Self { divisor: 50, most_keys: 20_000 };
 }
 
@@ -34,7 +34,7 @@ impl StartingLine {
             if self.arrived.load(Ordering::SeqCst) >= round {
                 return;
             }
-            // On one processor, spinning alone would wait for the end of a time slice.
+            // On one processor, spinning alone would wait until a time slice ends.
             if spins % 10_000 == 0 {
                 std::thread::yield_now();
             }

@@ -1,4 +1,4 @@
-//! What is measured: our limiter and its peers, each through its own public API.
+//! The measured limiters: ours and its peers, each through its own public API.
 
 use std::hint::black_box;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -14,7 +14,7 @@ use tower_sluice::{Quota, RateLimiter};
 use crate::keys::Key;
 use crate::ours;
 
-/// `burst` at once, and then one per `period`; for windows, `burst` per hour, or as much of it as a word counts.
+/// `burst` at once, and then one per `period`; for windows, `burst` per hour, or the part that a word counts.
 #[derive(Clone, Copy)]
 pub struct Terms {
     pub period: Duration,
@@ -24,7 +24,7 @@ pub struct Terms {
 const HOUR: Duration = Duration::from_secs(3_600);
 
 impl Terms {
-    /// All pass, and all keys owe something for ever.
+    /// All pass, and all keys stay in debt for ever.
     pub const ADMITTED: Self = Self { period: Duration::from_secs(1), burst: u32::MAX };
     /// Each key is admitted once.
     pub const REJECTED: Self = Self::exactly(1);
@@ -35,18 +35,18 @@ impl Terms {
 }
 
 pub trait Subject<K>: Send + Sync {
-    /// Whether it ever says no.
+    /// Whether it ever rejects.
     const LIMITS: bool = true;
 
     fn new(terms: Terms, keys: usize) -> Self;
     fn admits(&self, key: &K) -> bool;
-    /// How many live keys it says that it has forgotten.
+    /// How many live keys it reports as forgotten.
     fn forgotten(&self) -> u64 {
         0
     }
 }
 
-/// Makes the key and admits it: what the rest of the loop costs.
+/// Makes the key and admits it, and so shows the cost of the rest of the loop.
 pub struct Nothing;
 
 impl<K> Subject<K> for Nothing {
@@ -70,8 +70,8 @@ pub trait Ruled: Algorithm {
     fn of_terms(terms: Terms, keys: usize) -> Self;
 }
 
-/// The limit of windows. Of many keys, none is asked more often than a word of the table can count, so all pass; a hot
-/// key is, and its sliding window is in the table for wider states.
+/// The windows' limit. With many keys, none is asked more often than a table word can count, so all pass. A hot key is
+/// asked more often, and its sliding window is in the table for wider states.
 fn window(terms: Terms, keys: usize) -> Quota {
     Quota::per_hour((if keys < 1_000_000 { terms.burst } else { terms.burst.min(65_535) }).into())
 }
@@ -109,7 +109,7 @@ impl<A: Ruled, K: Key> Subject<K> for Ours<A> {
     }
 }
 
-/// With the system's clock, which is what it reads without its feature `fast-clock`.
+/// With the system's clock, which it reads without its feature `fast-clock`.
 pub struct OursSystemClock(RateLimiter<TokenBucket, MemoryTable<<TokenBucket as Algorithm>::State, SystemClock>>);
 
 #[derive(Clone, Copy)]
@@ -134,7 +134,7 @@ impl<K: Key> Subject<K> for OursSystemClock {
     }
 }
 
-/// What is left to gain: see [`crate::ideal`].
+/// Shows how much is left to gain: see [`crate::ideal`].
 pub struct Ideal(crate::ideal::Ideal);
 
 impl<K: Key> Subject<K> for Ideal {
@@ -179,8 +179,8 @@ impl<K: Key> Subject<K> for Governor<K> {
     }
 }
 
-/// The engine under its layer, with the map's default hasher. It takes keys by value, so a string is
-/// cloned; and its clean-up, a pass over the whole map once in 8,192 insertions, is off.
+/// The engine under its layer, with the map's default hasher. It takes keys by value, so a string is cloned. Its
+/// clean-up, a pass over the whole map once in 8,192 insertions, is off.
 pub struct AxumGcra<K: Key> {
     limiter: axum_gcra::gcra::RateLimiter<K::Value>,
     quota: axum_gcra::gcra::Quota,

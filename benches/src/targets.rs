@@ -1,4 +1,4 @@
-//! What the project set out to reach, and what was measured.
+//! The project's targets, and the measured figures.
 
 use std::fmt;
 
@@ -30,7 +30,7 @@ const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
     ("sliding window, 1M uniform, IP, loop", Of::Sliding, MILLION_IP, "loop", 1.8),
 ];
 
-/// What a layer adds to the bare service, by what another adds: (what, row, by, at most).
+/// A layer's addition to the bare service, by another's: (what, row, by, at most).
 const LAYERS: [(&str, Row, Row, f64); 6] = [
     ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 1.2),
     ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.65),
@@ -53,7 +53,7 @@ const APPS: [(&str, &str, f64); 3] = [
     ("axum app under load, rejected, by the app without a layer", app::REJECTED, 0.93),
 ];
 
-/// What there was before the path of a request was made shorter.
+/// The code size before the request path was made shorter.
 const LINES_OF_CODE: usize = 14_400;
 
 /// Whether the table needs a cell.
@@ -91,7 +91,7 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ratio = |of| report.ratio(Cell::Decide(of, work), name);
         at_least(f, what, target, 1, ratio(of), ratio(Of::Ideal).filter(|_| of == Of::Ours))?;
     }
-    // The worst of each repetition; of these the median, as the machine itself may hold up any one.
+    // The worst in each repetition, and their median, as the machine itself may delay any one.
     let worst = report.median(Cell::Tail(Of::Ours), "max");
     let change = |keys| report.median(Cell::Change(Of::Ours, keys), "change: max on the processor").map(|ns| ns / 1e6);
     let bytes = |of, work| report.median(Cell::Decide(of, work), "bytes");
@@ -133,7 +133,7 @@ pub fn write(report: &Report, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             }
         }
     }
-    // Beside rows that are ratios, not below one that somebody asked for by name.
+    // Beside rows with ratios, but not below a row that the user asked for by name.
     if let Some(lines) = lines::of_code().filter(|_| allocations(Row::Silent).is_some()) {
         let target = format!("< {LINES_OF_CODE}");
         row_of(f, "lines of code in `src` without tests", &target, &lines.to_string(), lines < LINES_OF_CODE, None)?;
@@ -168,7 +168,7 @@ fn at_most(
     })
 }
 
-/// `by_hand` is what a limiter by hand takes in the same run (`src/ideal.rs`), where there is one for the row.
+/// `by_hand` is the figure for a handwritten limiter in the same run (`src/ideal.rs`), if the row has one.
 fn row_of(
     f: &mut fmt::Formatter<'_>,
     what: &str,

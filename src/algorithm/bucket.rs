@@ -7,8 +7,8 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// A bucket of tokens that refills at the quota's rate; a request takes its cost or is rejected.
 ///
-/// [`LeakyBucket`] is another name of it, for those who think in levels: tokens left = capacity − level. A
-/// key that has been idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
+/// [`LeakyBucket`] is another name for it, if you think in levels: tokens left = capacity − level. A key that has been
+/// idle may spend the whole burst at once, then the rate; `remaining` counts the tokens left.
 ///
 /// # Accuracy
 ///
@@ -43,7 +43,7 @@ pub struct TokenBucket {
 /// A bucket that every request fills by its cost and that leaks at the quota's rate; a request that would make it
 /// overflow is rejected (the leaky bucket *as a meter*).
 ///
-/// Another name of [`TokenBucket`]: level = capacity − tokens left. To make requests wait instead of rejecting them,
+/// Another name for [`TokenBucket`]: level = capacity − tokens left. To make requests wait instead of rejecting them,
 /// see [`LeakyQueue`](crate::LeakyQueue).
 ///
 /// # Examples

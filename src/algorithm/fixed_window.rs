@@ -9,7 +9,7 @@ use crate::values::{Decision, Quota, Receipt};
 
 /// Counts requests in windows that begin at multiples of the period; each window starts at zero.
 ///
-/// A window of an hour begins on the hour, one of a day at midnight UTC, as the [wall clock](crate::time::Clock::wall)
+/// An hourly window begins on the hour, and a daily one at midnight UTC, as the [wall clock](crate::time::Clock::wall)
 /// says; on Redis, the server's.
 ///
 /// # When the wall clock is set
@@ -21,8 +21,8 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// # Accuracy
 ///
-/// Exact within a window. Around the edge of two windows **twice the limit** may pass in an arbitrarily short time: all
-/// of one window at its end, all of the next at its start. Where that matters, take
+/// Exact within a window. Around the edge between two windows, **twice the limit** may pass in an arbitrarily short
+/// time: one window's limit at its end, and the next one's at its start. If that matters, take
 /// [`SlidingWindow`](super::SlidingWindow) or a bucket.
 ///
 /// All clients are readmitted at the same instant, too, and may all come back then, unless windows are
@@ -31,8 +31,8 @@ use crate::values::{Decision, Quota, Receipt};
 ///
 /// # Live changes
 ///
-/// If the limit changes, the count of the present window stays. If the period changes, the units used in the present
-/// window count in the present window of the new period.
+/// If the limit changes, the present window's count stays. If the period changes, the units used in the present window
+/// count in the new period's present window.
 ///
 /// # Examples
 ///
@@ -56,7 +56,7 @@ pub struct FixedWindow {
     staggered: bool,
 }
 
-/// The state that a [`FixedWindow`] keeps of a key.
+/// The state that a [`FixedWindow`] keeps for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindowState {
     /// The window's number: its start, divided by the period.
@@ -73,7 +73,7 @@ impl FixedWindowState {
 }
 
 impl FixedWindow {
-    /// Makes windows of the quota's period.
+    /// Makes windows with the quota's period.
     ///
     /// # Panics
     ///
@@ -86,11 +86,10 @@ impl FixedWindow {
         Self { quota, staggered: false }
     }
 
-    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
-    /// the store is made.
+    /// Lets each key's windows begin at its own instant, one of 512 in a period, which is drawn when the store is made.
     ///
     /// So clients that have used up their limits come back one after the other, and not all at once when the window
-    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
+    /// begins: among 10,000 with a one-minute window, at most 5 % within one second (`tests/store/herd.rs`), instead of
     /// all of them.
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
@@ -149,7 +148,7 @@ impl Algorithm for FixedWindow {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
-    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
+    /// All keys in a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &FixedWindowState, now: Timestamp) -> u64 {
         if self.expires_at(state) <= now { 0 } else { state.used }
     }

@@ -1,7 +1,7 @@
 //! The engine of both buckets: the generic cell rate algorithm (ITU-T I.371, "virtual scheduling").
 //!
-//! The state of a key is one number, its *theoretical arrival time* (TAT): the instant at which its debt will be paid.
-//! So its debt at `now` is TAT − `now`, or zero if the TAT is in the past. A token costs `period / limit` of time. A
+//! A key's state is one number, its *theoretical arrival time* (TAT): the instant at which its debt will be paid. So
+//! its debt at `now` is TAT − `now`, or zero if the TAT is in the past. A token costs `period / limit` of time. A
 //! request of *c* tokens adds *c* × `period / limit` to the debt, and passes if the sum is at most the whole bucket,
 //! `burst` × `period / limit`.
 //!
@@ -22,7 +22,7 @@
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// The state that a bucket keeps of a key: the instant at which its debt will be paid, in units of 1/`limit`
+/// The state that a bucket keeps for a key: the instant at which its debt will be paid, in units of 1/`limit`
 /// nanosecond.
 ///
 /// Packed, since a slot of the [table with locks](crate::store::MemoryStore#memory) would grow by a third if it were
@@ -33,8 +33,8 @@ pub struct GcraState {
     pub(crate) tat: u128,
 }
 
-/// A quota, as the three numbers that the arithmetic needs. Its results are in the units of the module's head, unless
-/// their names or types say otherwise.
+/// A quota, as the three numbers that the arithmetic needs. Its results are in the units that the module's head
+/// defines, unless their names or types say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gcra {
     /// Units per nanosecond.
@@ -110,8 +110,8 @@ impl Gcra {
         }
     }
 
-    /// Returns a decision with the numbers of a key that owes `debt` after it. `outcome` makes the decision from the
-    /// limit and the remaining tokens.
+    /// Returns a decision for a key that owes `debt` after it. `outcome` makes the decision from the limit and the
+    /// remaining tokens.
     #[inline(always)]
     fn answer(&self, outcome: impl FnOnce(u64, u64) -> Decision, debt: u128) -> Decision {
         let free = self.price(self.burst).saturating_sub(debt);
@@ -121,7 +121,7 @@ impl Gcra {
         outcome(self.burst, remaining).with_reset_after(duration_from_nanos(self.nanos_ceil(debt)))
     }
 
-    /// Returns the first whole nanosecond at which the debt of `state` is paid.
+    /// Returns the first whole nanosecond at which `state`'s debt is paid.
     pub(crate) fn expires_at(&self, state: &GcraState) -> Timestamp {
         u64::try_from(self.nanos_ceil(state.tat)).map_or(Timestamp::MAX, Timestamp::from_nanos)
     }
@@ -133,15 +133,15 @@ impl Gcra {
     /// the charge: then the bucket might have been full for a while, and a full bucket gains nothing by waiting.
     ///
     /// This is exact if charges are refunded the last one first, as a layer does. If an earlier charge is refunded
-    /// before later ones, these are paid sooner than their receipts say, by the amount of that refund. A refund of each
-    /// later charge may then be too large by up to that amount.
+    /// before later ones, these are paid sooner than their receipts say, by that refund's amount. Each later refund may
+    /// then be too large by up to that amount.
     pub(crate) fn refund(&self, state: GcraState, now: Timestamp, cost: u64, charged: u128) -> GcraState {
         let unpaid = charged.saturating_sub(self.units(now));
         GcraState { tat: state.tat.saturating_sub(unpaid.min(self.price(cost))) }
     }
 
-    /// Converts a TAT from the units of the quota `from` to the units of this quota, which replaces it at `now`. The
-    /// number of tokens owed stays the same, rounded up by less than a unit. A debt above [`MOST_CARRIED`] is cut.
+    /// Converts a TAT from `from`'s units to this quota's, which replaces it at `now`. The number of tokens owed stays
+    /// the same, rounded up by less than a unit. A debt above [`MOST_CARRIED`] is cut.
     pub(crate) fn carried(&self, tat: u128, from: &Self, now: Timestamp) -> u128 {
         let debt_before = tat.saturating_sub(from.units(now));
         let period_before = u128::from(from.period);
@@ -179,8 +179,8 @@ impl Gcra {
     }
 }
 
-/// Divides by the processor's 64-bit instruction if the dividend fits into 64 bits: a 128-bit division is a call of a
-/// library function, which takes several times longer.
+/// Divides by the processor's 64-bit instruction if the dividend fits into 64 bits: a 128-bit division calls a library
+/// function, which takes several times longer.
 fn div(dividend: u128, divisor: u64) -> u128 {
     match u64::try_from(dividend) {
         Ok(dividend) => u128::from(dividend / divisor),

@@ -1,8 +1,8 @@
-//! Which algorithm of this crate an implementation is.
+//! Which of this crate's algorithms an implementation is.
 
 use crate::values::Quota;
 
-/// Names the algorithm of this crate that an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
+/// Names which of this crate's algorithms an [`Algorithm`](super::Algorithm) is, with all that its decisions depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Kind {
@@ -17,7 +17,7 @@ pub enum Kind {
     FixedWindow {
         /// The limit in each window, and its length.
         quota: Quota,
-        /// Whether the windows of each key begin at an instant of its own.
+        /// Whether each key's windows begin at its own instant.
         staggered: bool,
     },
     /// A [`SlidingWindow`](super::SlidingWindow).
@@ -25,7 +25,7 @@ pub enum Kind {
     SlidingWindow {
         /// The limit, and the length of a window.
         quota: Quota,
-        /// Whether the windows of each key begin at an instant of its own.
+        /// Whether each key's windows begin at its own instant.
         staggered: bool,
     },
     /// Another algorithm.

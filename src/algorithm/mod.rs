@@ -8,7 +8,7 @@
 //! | [`FixedWindow`] | 16 bytes | `2 × limit + rate × t` | quotas that begin on the hour or at midnight UTC |
 //! | `CalendarWindow` (feature `calendar`) | 16 bytes | `2 × limit` around an edge | quotas per day, week or month of a time zone |
 //!
-//! The leaky bucket *as a queue* makes requests wait instead of rejecting them and is a limiter of its own:
+//! The leaky bucket *as a queue* makes requests wait instead of rejecting them and is its own limiter:
 //! [`LeakyQueue`](crate::LeakyQueue).
 
 mod bucket;
@@ -92,21 +92,22 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// tower_sluice::testing::check_algorithm(&Once, 1);
 /// ```
 pub trait Algorithm: Send + Sync + 'static {
-    /// The state that is kept of a key. Small, and without a destructor.
+    /// The state that is kept for a key. Small, and without a destructor.
     type State: Copy + Send + 'static;
 
     /// Returns the quota that is enforced, as advertised to clients.
     fn quota(&self) -> Quota;
 
-    /// Decides on `cost` units at `now`, given the state of the key (`None`: nothing).
+    /// Decides on `cost` units at `now`, given the key's state (`None`: no state).
     ///
     /// Returns the decision and the state to keep from now on, `None` for "as before".
     fn decide(&self, state: Option<Self::State>, now: Timestamp, cost: u64) -> (Decision, Option<Self::State>);
 
-    /// Returns the moment from which `state` decides as no state does; [`Timestamp::MAX`] if there is no such instant.
+    /// Returns the time from which decisions are the same as without `state`, so that the key can be forgotten;
+    /// [`Timestamp::MAX`] if there is no such time.
     fn expires_at(&self, state: &Self::State) -> Timestamp;
 
-    /// Returns the state after a refund, at `now`, of `cost` units of the charge that `receipt` is for.
+    /// Returns the state after `cost` units are refunded at `now`, from the charge that `receipt` is for.
     ///
     /// Refunds at most the unpaid part of that charge: time may already have paid for it. By default, nothing is
     /// refunded.
@@ -126,19 +127,19 @@ pub trait Algorithm: Send + Sync + 'static {
         self.quota().max_burst()
     }
 
-    /// Returns whether this algorithm can inherit states that one of the same type has written under the quota `from`,
-    /// after a [live change](crate::Limiter::inherit), or when a key gets [another quota](crate::limiter::Ask::under).
-    /// By default it cannot, and the keys start without a state.
+    /// Returns whether this algorithm can inherit states that an algorithm of the same type has written under the quota
+    /// `from`, after a [live change](crate::Limiter::inherit), or when a key gets [another
+    /// quota](crate::limiter::Ask::under). By default it cannot, and the keys start without a state.
     ///
-    /// Not called for buckets that the store keeps in a form of its own: they always inherit.
+    /// Not called for buckets that the store keeps in its own form, because they always inherit.
     fn can_inherit(&self, from: &Quota) -> bool {
         let _ = from;
         false
     }
 
-    /// Converts `state` from the quota `from` to the quota of this algorithm, for a change at `now`.
+    /// Converts `state` from the quota `from` to this algorithm's quota, for a change at `now`.
     ///
-    /// Whatever counts against the key at `now` should continue to count, also if the clock was set back since. By
+    /// Units that count against the key at `now` should continue to count, even if the clock was set back since. By
     /// default the state stays as it is.
     fn inherit(&self, state: Self::State, from: &Quota, now: Timestamp) -> Self::State {
         let _ = (from, now);
@@ -155,7 +156,7 @@ pub trait Algorithm: Send + Sync + 'static {
     /// Returns the same algorithm with another quota, so that each key can [have its own](crate::limiter::Ask::under):
     /// `None`, the default, if it cannot have another. Whether it can must not depend on the quota.
     ///
-    /// [`inherit`](Self::inherit) then converts the state of a key whose quota has changed.
+    /// [`inherit`](Self::inherit) then converts a key's state if its quota has changed.
     fn under(&self, quota: Quota) -> Option<Self>
     where
         Self: Sized,
@@ -164,15 +165,14 @@ pub trait Algorithm: Send + Sync + 'static {
         None
     }
 
-    /// Returns which algorithm of this crate makes the same decisions, if any. A store may then keep its keys in a form
-    /// of its own, such as one word each. A wrapper that changes no decision returns the kind of the algorithm that it
-    /// wraps. By default [`Kind::Other`].
+    /// Returns which of this crate's algorithms makes the same decisions, if any. A store may then keep its keys in its
+    /// own form, such as one word each. A wrapper that changes no decision returns the wrapped algorithm's kind. By
+    /// default [`Kind::Other`].
     fn kind(&self) -> Kind {
         Kind::Other
     }
 
-    /// Returns by how much the clock of a key is ahead, so that its windows begin at an instant of its own. By default
-    /// zero.
+    /// Returns by how much a key's clock is ahead, so that its windows begin at its own instant. By default zero.
     ///
     /// A store that supports this draws a random number for each key, passes it as `draw`, and adds the result to the
     /// time in all calls for that key. The result depends on `draw` alone, and grows with it from zero to less than a
@@ -182,9 +182,9 @@ pub trait Algorithm: Send + Sync + 'static {
         Duration::ZERO
     }
 
-    /// Returns whether its windows are named by the wall clock, such as days. A store then passes it the
-    /// [time of the wall clock](crate::time::Clock::wall), which may be set, in place of a time that never is. By
-    /// default only a fixed window's that is not staggered, by its [kind](Self::kind).
+    /// Returns whether its windows are named by the wall clock, such as days. A store then passes it the [wall clock's
+    /// time](crate::time::Clock::wall), which may be set, in place of a time that never is. By default true only for a
+    /// fixed window that is not staggered, by its [kind](Self::kind).
     fn follows_wall_clock(&self) -> bool {
         matches!(self.kind(), Kind::FixedWindow { staggered: false, .. })
     }
@@ -200,8 +200,8 @@ pub trait Algorithm: Send + Sync + 'static {
         state
     }
 
-    /// Returns the terms that are advertised to clients. By default the terms of its [kind](Self::kind), and for
-    /// [`Kind::Other`] a sliding window, which promises the average rate, and no burst.
+    /// Returns the terms that are advertised to clients. By default the terms that follow from its [kind](Self::kind),
+    /// and for [`Kind::Other`] a sliding window, which promises the average rate, and no burst.
     fn terms(&self) -> Terms {
         match self.kind() {
             Kind::Bucket { quota } => Terms::bucket(quota),

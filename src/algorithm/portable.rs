@@ -1,4 +1,4 @@
-//! `Portable`: states as bytes, for stores of one's own.
+//! `Portable`: states as bytes, for your own stores.
 
 use std::error::Error;
 use std::fmt;
@@ -12,13 +12,13 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 
 /// An algorithm whose states can be written as bytes, so that any key-value store can keep them.
 ///
-/// All algorithms of this crate are. The bytes of a state begin with the quota under which it was written, so that it
-/// can be read under another one: the key keeps its used units, as after a [live change](crate::Limiter::inherit).
+/// All this crate's algorithms are portable. A state's bytes begin with the quota under which it was written, so that
+/// it can be read under another one: the key keeps its used units, as after a [live change](crate::Limiter::inherit).
 ///
 /// # The format
 ///
 /// It is stable: a later version of this crate reads the bytes that this version writes. All numbers are big-endian.
-/// Version 1 has units of 4 bytes, and is written if all of a state's units fit; version 2 has units of 8.
+/// Version 1 has 4-byte units, and is written if all a state's units fit; version 2 has 8-byte units.
 ///
 /// | content, in this order | bytes |
 /// |---|---|
@@ -49,19 +49,19 @@ use crate::values::time::{Timestamp, duration_from_nanos};
 /// # Ok::<_, tower_sluice::algorithm::UnknownState>(())
 /// ```
 pub trait Portable: Algorithm {
-    /// Writes a state: at most 34 bytes for the algorithms of this crate, or 50 if units do not fit into 32 bits.
+    /// Writes a state: at most 34 bytes for this crate's algorithms, or 50 if units do not fit into 32 bits.
     fn to_bytes(&self, state: &Self::State) -> Vec<u8>;
 
-    /// Reads a state that this type has written, as it counts at `now` under the quota of this algorithm.
+    /// Reads a state that this type has written, as it counts at `now` under this algorithm's quota.
     ///
     /// # Errors
     ///
-    /// If the bytes are no state of this algorithm, in a version of the format that this crate knows.
+    /// If the bytes are not a state of this algorithm, in a format version that this crate knows.
     #[allow(clippy::wrong_self_convention, reason = "the other half of `to_bytes`")]
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<Self::State, UnknownState>;
 }
 
-/// Bytes that are no state of an algorithm.
+/// Bytes that are not a state of an algorithm.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum UnknownState {
@@ -98,7 +98,7 @@ const NARROW: u8 = 1;
 /// The version with units of 8 bytes.
 const WIDE: u8 = 2;
 
-/// Writes a state: the head, one number of its own, and its counts.
+/// Writes a state: the head, its own number, and its counts.
 fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N]) -> Vec<u8> {
     let limit = quota.limit();
     let burst = quota.explicit_burst_or(0);
@@ -116,13 +116,13 @@ fn write<const N: usize>(kind: u8, quota: &Quota, number: &[u8], counts: [u64; N
     bytes
 }
 
-/// Returns the quota under which a state of an algorithm of this crate was written.
+/// Returns the quota under which one of this crate's algorithms has written a state.
 pub(crate) fn written_under(bytes: &[u8]) -> Option<Quota> {
     let kind = *bytes.get(1)?;
     Numbers::read(bytes, kind).ok().filter(|_| b"bfsc".contains(&kind)).map(|(quota, _)| quota)
 }
 
-/// The numbers of a state that are not read yet, and whether its units have 8 bytes.
+/// A state's numbers that are not read yet, and whether its units have 8 bytes.
 struct Numbers<'a>(&'a [u8], bool);
 
 impl<'a> Numbers<'a> {
@@ -221,8 +221,8 @@ impl Portable for CalendarWindow {
         write(b'c', &self.quota(), &state.ends.as_nanos().to_be_bytes(), [state.used])
     }
 
-    /// Units that still count do so in the present window, under any calendar. Units of the next window stay in it: the
-    /// clock was set back.
+    /// Units that still count do so in the present window, under any calendar. Units in the next window stay there,
+    /// because the clock was set back.
     fn from_bytes(&self, bytes: &[u8], now: Timestamp) -> Result<CalendarWindowState, UnknownState> {
         let (quota, mut numbers) = Numbers::read(bytes, b'c')?;
         let ends = Timestamp::from_nanos(numbers.u64()?);
@@ -240,7 +240,7 @@ mod tests {
 
     /// Stored states outlive a version of the crate: these bytes may not change.
     #[test]
-    fn the_bytes_of_version_1_stay_as_they_are() {
+    fn version_1_bytes_never_change() {
         let quota = Quota::per(7, Duration::from_secs(60));
         let now = Timestamp::from_nanos(120_000_000_001);
         let head = |kind: &str| format!("01{kind}00000007000000000000000df8475800");
@@ -261,7 +261,7 @@ mod tests {
 
     /// Both numbers are written with 64 bits if either does not fit into 32.
     #[test]
-    fn the_bytes_of_version_2_stay_as_they_are() {
+    fn version_2_bytes_never_change() {
         let quota = Quota::per(7_000_000_000, Duration::from_secs(60));
         let head = |kind: &str, burst: u64| format!("02{kind}{:016x}{burst:016x}0000000df8475800", 7_000_000_000_u64);
         let hex = |bytes: Vec<u8>| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn units_above_the_greatest_are_no_state() {
+    fn units_above_the_maximum_are_rejected() {
         let quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(60)).burst(Quota::MAX_UNITS);
         let bucket = TokenBucket::new(quota);
         let now = Timestamp::from_nanos(5);

@@ -1,4 +1,4 @@
-//! States in snapshots: as bytes, and moved to the clock of another process.
+//! States in snapshots: as bytes, and moved to another process's clock.
 
 #[cfg(feature = "calendar")]
 use std::any::Any;
@@ -13,7 +13,7 @@ use crate::values::Quota;
 use crate::values::snapshot::{Gap, Input, put_number};
 use crate::values::time::Timestamp;
 
-/// A state of an algorithm of this crate.
+/// A state from one of this crate's algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SavedState {
     Bucket(GcraState),
@@ -23,7 +23,7 @@ pub(crate) enum SavedState {
     Calendar(CalendarWindowState),
 }
 
-/// An algorithm of this crate, by the letter that [`Portable`](super::Portable) writes.
+/// One of this crate's algorithms, by the letter that [`Portable`](super::Portable) writes.
 pub(crate) fn letter_of<A: Algorithm>(algorithm: &A) -> Option<u8> {
     match algorithm.kind() {
         Kind::Bucket { .. } => Some(b'b'),
@@ -76,7 +76,7 @@ impl SavedState {
         }
     }
 
-    /// Reads a state of the algorithm with this letter.
+    /// Reads a state for the algorithm with this letter.
     pub(crate) fn read(letter: u8, quota: &Quota, then: Timestamp, bytes: &mut Input<'_>) -> Option<Self> {
         let window = |bytes: &mut Input<'_>| {
             let number = bytes.number()?;
@@ -109,8 +109,8 @@ impl SavedState {
     /// A bucket keeps its time. A window [of both clocks](Gap::has_same_windows) stays the same window, and ends as the
     /// later clock says. So does a window that the wall clock names, if both clocks show its time. By another clock,
     /// windows begin at other instants: a count then goes to the window in which its own would have ended. It counts
-    /// for at least as long as before, and for less than a period longer. A window of the calendar keeps its end, by
-    /// the time that was left.
+    /// for no shorter time than before, and for less than a period longer. A calendar window keeps its end, by the time
+    /// that was left.
     pub(crate) fn moved(self, quota: &Quota, gap: Gap) -> Option<Self> {
         let period = quota.period_nanos();
         let present = gap.now.as_nanos() / period;
@@ -165,7 +165,7 @@ fn rolled(state: SlidingWindowState, present: u64) -> Option<SlidingWindowState>
     (rolled.previous > 0 || rolled.current > 0).then_some(rolled)
 }
 
-/// Returns an instant in the units of a bucket.
+/// Returns an instant in a bucket's units.
 fn units(quota: &Quota, at: Timestamp) -> u128 {
     u128::from(at.as_nanos()) * u128::from(quota.limit())
 }

@@ -7,8 +7,8 @@ use super::{Algorithm, Kind};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Estimates the count of the last period from two counters: the units of the current window, plus the units of the
-/// previous one, weighted by the share of it that the last period still covers.
+/// Estimates the count of the last period from two counters: the current window's units, plus the previous window's,
+/// weighted by the share that the last period still covers.
 ///
 /// A quarter into a window, with 9 before and 5 so far, the estimate is 9 × ¾ + 5 = 11.75. A request
 /// passes if the estimate, itself included, does not exceed the limit.
@@ -36,7 +36,7 @@ use crate::values::{Decision, Quota, Receipt};
 /// # Live changes
 ///
 /// If the limit changes, both counts stay. If the period changes, the estimate as it is then, rounded up, becomes the
-/// count of the present window of the new period.
+/// count in the new period's present window.
 ///
 /// # Examples
 ///
@@ -62,7 +62,7 @@ pub struct SlidingWindow {
     staggered: bool,
 }
 
-/// The state that a [`SlidingWindow`] keeps of a key.
+/// The state that a [`SlidingWindow`] keeps for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingWindowState {
     /// The current window's number: its start, divided by the period.
@@ -86,7 +86,7 @@ impl SlidingWindowState {
 }
 
 impl SlidingWindow {
-    /// Makes windows of the quota's period.
+    /// Makes windows with the quota's period.
     ///
     /// # Panics
     ///
@@ -99,11 +99,10 @@ impl SlidingWindow {
         Self { quota, staggered: false }
     }
 
-    /// Lets the windows of each key begin at an instant of the key's own, one of 512 in a period, which is drawn when
-    /// the store is made.
+    /// Lets each key's windows begin at its own instant, one of 512 in a period, which is drawn when the store is made.
     ///
     /// So clients that have used up their limits come back one after the other, and not all at once when the window
-    /// begins: of 10,000 with a window of a minute, at most 5 % within one second (`tests/store/herd.rs`), instead of
+    /// begins: among 10,000 with a one-minute window, at most 5 % within one second (`tests/store/herd.rs`), instead of
     /// all of them.
     ///
     /// For a [`MemoryStore`](crate::store::MemoryStore) only. After a [live change](crate::Limiter::inherit) of the
@@ -224,7 +223,7 @@ impl Algorithm for SlidingWindow {
         ChargedIn::read(receipt).map_or(state, |window| state.refunded(cost, window))
     }
 
-    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
+    /// All keys in a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &SlidingWindowState, now: Timestamp) -> u64 {
         let state = self.roll(Some(*state), now);
         state.previous.saturating_add(state.current)

@@ -1,5 +1,4 @@
-//! Algorithms by themselves: the defaults of the trait, and single steps that a store takes seldom or in a form of its
-//! own.
+//! Algorithms by themselves: the defaults of the trait, and single steps that a store takes seldom or in its own form.
 
 use super::*;
 
@@ -29,7 +28,7 @@ impl Algorithm for Own {
 }
 
 #[test]
-fn an_algorithm_of_a_user_has_the_documented_defaults() {
+fn custom_algorithms_have_the_documented_defaults() {
     assert_eq!([4, 10, 11].map(|now| Own.owed(&at(10), at(now))), [6 * SECOND, 0, 0]);
     assert_eq!((Own.max_cost(), Own.worst_burst()), (7, 7));
     assert!(!Own.can_inherit(&Own.quota()));
@@ -43,7 +42,7 @@ fn an_algorithm_of_a_user_has_the_documented_defaults() {
 
 /// A key owes nothing for a window that has ended, and its count for a window that has not.
 #[test]
-fn what_a_window_owes_is_what_was_used() {
+fn windows_owe_the_used_units() {
     fn check<A: Algorithm>(window: &A, lengths: u64) {
         let (_, state) = window.decide(None, at(0), 5);
         let (state, ends) = (state.unwrap(), lengths * 86_400);
@@ -63,7 +62,7 @@ fn what_a_window_owes_is_what_was_used() {
 }
 
 #[test]
-fn a_refund_goes_to_the_window_of_its_charge() {
+fn refunds_go_to_the_charged_window() {
     let window = SlidingWindow::new(Quota::per_minute(9));
     let state = SlidingWindowState { window: 7, previous: 4, current: 3 };
     let refund = |charged: u64, cost| {
@@ -79,7 +78,7 @@ fn a_refund_goes_to_the_window_of_its_charge() {
 }
 
 #[test]
-fn the_quota_is_read_from_the_head_of_any_state() {
+fn states_carry_their_quota() {
     let quota = Quota::per(7, Duration::from_secs(60));
     let now = at(120);
     fn bytes<A: Portable>(algorithm: &A, now: Timestamp) -> Vec<u8> {
@@ -100,7 +99,7 @@ fn the_quota_is_read_from_the_head_of_any_state() {
 
 /// Two per minute are used at the beginning of a minute: half of them still weigh in the middle of the next.
 #[test]
-fn an_admission_that_leaves_nothing_says_when_the_next_is_admitted() {
+fn the_last_admission_announces_the_next() {
     let window = SlidingWindow::new(Quota::per_minute(2));
     let (first, state) = window.decide(None, at(7 * 60), 1);
     let (second, state) = window.decide(state, at(7 * 60), 1);
@@ -111,7 +110,7 @@ fn an_admission_that_leaves_nothing_says_when_the_next_is_admitted() {
 
 #[cfg(feature = "calendar")]
 #[test]
-fn the_rate_of_a_window_of_the_calendar_is_that_of_the_shortest() {
+fn calendar_rates_follow_the_shortest_window() {
     let days = [CalendarWindow::daily(9), CalendarWindow::weekly(9), CalendarWindow::monthly(9)]
         .map(|window| window.quota().period().as_secs() / 86_400);
     assert_eq!(days, [1, 7, 28]);
@@ -119,7 +118,7 @@ fn the_rate_of_a_window_of_the_calendar_is_that_of_the_shortest() {
 
 #[cfg(feature = "calendar")]
 #[test]
-fn only_weeks_have_a_first_day_and_only_months_a_date() {
+fn anchors_fit_only_their_periods() {
     let panics = |change: fn(CalendarWindow) -> CalendarWindow, window: CalendarWindow| {
         std::panic::catch_unwind(move || drop(change(window))).is_err()
     };

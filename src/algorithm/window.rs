@@ -1,4 +1,4 @@
-//! The parts that fixed and sliding windows share: the numbers of windows, their receipts, and their phases.
+//! The parts that fixed and sliding windows share: window numbers, receipts, and phases.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub(super) const fn start_of(quota: &Quota, window: u64) -> u64 {
     window.saturating_mul(quota.period_nanos())
 }
 
-/// Returns the share of the period that `draw` is of 2^64.
+/// Returns `draw` / 2^64 of the period.
 pub(super) fn phase(quota: &Quota, draw: u64) -> Duration {
     let nanos = (u128::from(draw) * u128::from(quota.period_nanos())) >> u64::BITS;
     Duration::from_nanos(u64::try_from(nanos).expect("less than the period"))

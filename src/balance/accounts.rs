@@ -1,4 +1,4 @@
-//! [`Accounts`]: the accounts of all keys, in memory.
+//! [`Accounts`]: all keys' accounts, in memory.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,12 +13,12 @@ use crate::values::account::Account;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Adjusted, Credit, Decision, LimiterError, Paid, PartitionKey, REFERENCE_KEPT, Shortfall, Unfit};
 
-/// The accounts of keys, in maps with a lock each. A step on a key is done under the lock of its map, so steps follow
-/// one another, and there is no other order to explore.
+/// The keys' accounts, in maps with a lock each. A step on a key is done under its map's lock, so steps follow one
+/// another, and there is no other order to explore.
 pub(super) struct Accounts {
     shards: Shards<Shard>,
     secret: Secret,
-    /// The accounts in all shards. Counts: nothing is published through it.
+    /// The number of accounts in all shards. Relaxed, because nothing is published through it.
     keys: AtomicUsize,
     max_keys: usize,
     credits: References,
@@ -49,13 +49,13 @@ impl Accounts {
         self.max_keys
     }
 
-    /// Does a step on the account of a key at an instant, if it has one, without the lots that have expired. An account
-    /// that is empty afterwards is removed.
+    /// Does a step on a key's account at an instant, if it has one, without expired lots. An account that is empty
+    /// afterwards is removed.
     fn change<T>(&self, key: &PartitionKey, step: impl FnOnce(&mut Account, Timestamp) -> T) -> Option<T> {
         self.change_in(&mut self.shard(key), key, step)
     }
 
-    /// As [`change`](Self::change). If the key has no account, one begins, if it `may_begin`.
+    /// Like [`change`](Self::change), except that an account begins if the key has none and it `may_begin`.
     fn begin<T>(
         &self,
         key: &PartitionKey,
@@ -84,7 +84,7 @@ impl Accounts {
         step: impl FnOnce(&mut Account, Timestamp) -> T,
     ) -> Option<T> {
         let account = shard.get_mut(key)?;
-        // Read under the lock, so that the steps of a key see instants in their order.
+        // Read under the lock, so that a key's steps see instants in their order.
         let now = self.clock.now();
         account.expire(now);
         let result = step(account, now);
@@ -95,7 +95,7 @@ impl Accounts {
         Some(result)
     }
 
-    /// Does a step that an operator has asked for. The key may have no account yet.
+    /// Does a step for an operator. The key may have no account yet.
     fn adjust(&self, key: &PartitionKey, step: impl Fn(&mut Account) -> Result<(), Unfit>) -> Result<(), LimiterError> {
         let has_room = || self.keys.load(Ordering::Relaxed) < self.max_keys;
         let done = self.begin(key, has_room, |account, _| step(account)).or_else(|| {
@@ -125,7 +125,7 @@ impl Accounts {
         self.change(key, step).unwrap_or_else(|| judged(cost, UnitsLeft::default()))
     }
 
-    /// Gives back units, also if there are too many keys: they were there before the charge.
+    /// Gives back units, even if there are too many keys, because the units were there before the charge.
     pub(super) fn give_back(&self, key: &PartitionKey, units: u64, paid: Paid) {
         self.begin(key, || true, |account, now| account.give_back(units, paid, now));
     }
@@ -145,7 +145,7 @@ impl Accounts {
         Ok(Adjusted { decision: self.peek(key, 0), is_repeated: done.is_none() })
     }
 
-    /// Charges units by hand, also units that the key has not.
+    /// Charges units by hand, even if the key doesn't have them.
     pub(super) fn debit(
         &self,
         key: &PartitionKey,

@@ -13,11 +13,12 @@ use crate::values::{
     PendingAdjustment, Receipt, Shortfall,
 };
 
-/// Admits the requests of a key as long as it has units that were [credited](crate::limiter::Credit) to it: units that
-/// a customer has bought, beyond the included quota. Nothing is restored by time.
+/// Admits a key's requests as long as it has units that were [credited](crate::limiter::Credit) to it: units that a
+/// customer has bought, beyond the included quota. Nothing is restored by time.
 ///
-/// In this process; a [`SharedBalance`](crate::SharedBalance) keeps balances on a server. Bought units are money, so
-/// keep them there: a balance in memory is gone when its process ends, and is in no [snapshot](crate::snapshot).
+/// Balances are kept in this process; a [`SharedBalance`](crate::SharedBalance) keeps balances on a server. Bought
+/// units are money, so keep them there: a balance in memory is gone when its process ends, and is in no
+/// [snapshot](crate::snapshot).
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]
@@ -84,7 +85,7 @@ pub struct Balance(Parts);
 struct Parts {
     max_keys: usize,
     clock: Arc<dyn Clock>,
-    /// Made on first use: a limiter that inherits shares its predecessor's instead.
+    /// Made on first use. A limiter that inherits shares its predecessor's accounts instead.
     accounts: Arc<OnceLock<Arc<Accounts>>>,
 }
 
@@ -155,7 +156,7 @@ impl Limiter for Balance {
         }
     }
 
-    /// Gives units back to the lots that have paid them: see [accuracy](Self#accuracy).
+    /// Gives units back to the lots that have paid them, see [accuracy](Self#accuracy).
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         if let Some(paid) = receipt.read::<Paid>().filter(|_| units > 0) {
             self.0.accounts().give_back(charged.key(), units, paid);
@@ -173,14 +174,16 @@ impl Limiter for Balance {
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.0.accounts());
-        // A limiter that was used has accounts of its own, unless they are the predecessor's: it was in force before.
+        // A limiter that was used has its own accounts, unless they are the predecessor's because this limiter was in
+        // force before.
         if !Arc::ptr_eq(self.0.accounts.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
         Some(Inheritance::in_place().keeping_capacity(theirs.max_keys() != self.0.max_keys))
     }
 
-    /// Counts the keys with a balance, or a debt: also those whose units have expired, and that sent no request since.
+    /// Counts the keys with a balance, or a debt. This includes keys whose units have expired, and that sent no request
+    /// since.
     fn stats(&self) -> Stats {
         Stats { table: Some(self.0.accounts().stats()), ..Stats::default() }
     }

@@ -1,7 +1,7 @@
-//! Balances: [`Balance`] admits the requests of a key as long as it has units that were credited to it.
+//! Balances: [`Balance`] admits a key's requests as long as it has units that were credited to it.
 //!
-//! `values::account` is the account of one key: its lots, and what it owes. `accounts` keeps those of all keys in
-//! memory, by maps with locks; `shared` keeps them on a store that processes share. Both answer by the functions below.
+//! `values::account` is one key's account: its lots, and its debt. `accounts` keeps all keys' accounts in memory, in
+//! maps with locks; `shared` keeps them on a store that processes share. Both answer by the functions below.
 
 mod accounts;
 mod limiter;
@@ -18,35 +18,35 @@ use std::time::Duration;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Expiry, Paid, Receipt};
 
-/// The units of a key.
+/// A key's units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnitsLeft {
     left: u64,
-    /// The time until units expire, so that the others do not pay for the request any more: zero if enough of them
+    /// The time until so many units expire that the others do not pay for the request any more. Zero if enough units
     /// never expire, or if they do not pay for it now.
     suffice_for: Duration,
 }
 
 impl UnitsLeft {
-    /// The units of a key whose lots suffice until then.
+    /// A key's units, whose lots suffice until then.
     pub(crate) fn new(left: u64, suffice_until: Expiry, now: Timestamp) -> Self {
         let expires = suffice_until != Expiry::NEVER;
         Self { left, suffice_for: if expires { suffice_until.instant().saturating_since(now) } else { Duration::ZERO } }
     }
 }
 
-/// The decision on a request that was charged `units`. `rest` are the units that the key has afterwards, and for how
-/// long those before would have sufficed.
+/// The decision on a request that was charged `units`. `rest` has the units that the key has afterwards, and how long
+/// the units before would have sufficed.
 pub(crate) fn admitted(units: u64, rest: UnitsLeft, paid: Option<Paid>) -> Decision {
     let decision = Decision::allow(rest.left.saturating_add(units), rest.left).with_reset_after(rest.suffice_for);
     paid.map_or(decision, |paid| decision.with_receipt(Receipt::from_proof(paid)))
 }
 
-/// The decision, without a charge, on a request of a key with these units. No wait helps: nothing is restored.
+/// The decision, without a charge, on a request if its key has these units. No wait helps, because nothing is restored.
 pub(crate) fn judged(cost: u64, UnitsLeft { left, suffice_for }: UnitsLeft) -> Decision {
     match left.checked_sub(cost) {
         Some(rest) => Decision::allow(left, rest).with_reset_after(suffice_for),
-        // A request of cost 0 is always admitted.
+        // A request with cost 0 is always admitted.
         None => Decision::reject(left, left, None),
     }
 }

@@ -1,5 +1,4 @@
-//! Balances in memory. Those on Redis have the same test against the naive ledger:
-//! `crates/redis/tests/redis/balance.rs`.
+//! Balances in memory. Redis has the same test against the naive ledger: `crates/redis/tests/redis/balance.rs`.
 //!
 //! A mutex guards each step on a key, so there are no interleavings for loom to explore.
 
@@ -56,8 +55,9 @@ fn left(balance: &Balance, key: &PartitionKey) -> u64 {
     decide(balance, &Ask::peek(key, 0)).remaining()
 }
 
+/// They are gone at their millisecond.
 #[test]
-fn units_that_expire_first_are_used_first_and_are_gone_at_their_millisecond() {
+fn units_that_expire_first_go_first() {
     let (balance, clock) = balance();
     let key = PartitionKey::from("alice");
     credit(&balance, &key, Credit::units(5)).unwrap();
@@ -77,7 +77,7 @@ fn units_that_expire_first_are_used_first_and_are_gone_at_their_millisecond() {
 }
 
 #[test]
-fn a_rejection_has_what_is_left_and_no_wait() {
+fn a_rejection_advertises_no_wait() {
     let (balance, _) = balance();
     let key = PartitionKey::from("alice");
     let rejection = charge(&balance, &key, 1);
@@ -96,7 +96,7 @@ fn a_rejection_has_what_is_left_and_no_wait() {
 }
 
 #[test]
-fn a_debt_is_paid_by_the_next_credit_or_forgiven() {
+fn credits_or_a_reset_clear_debts() {
     let (balance, _) = balance();
     let key = PartitionKey::from("alice");
     credit(&balance, &key, Credit::units(10)).unwrap();
@@ -110,8 +110,9 @@ fn a_debt_is_paid_by_the_next_credit_or_forgiven() {
     assert_eq!(left(&balance, &key), 2, "a reset leaves the lots");
 }
 
+/// The units may differ when it is repeated, until it is forgotten.
 #[test]
-fn a_reference_is_entered_once_whatever_the_units_are_until_it_is_forgotten() {
+fn a_reference_is_entered_once() {
     let (balance, clock) = balance();
     let [alice, bob] = ["alice", "bob"].map(PartitionKey::from);
     let paid = |units| Credit::units(units).expires_in(SECOND * 86_400 * 30).reference("invoice-17");
@@ -129,7 +130,7 @@ fn a_reference_is_entered_once_whatever_the_units_are_until_it_is_forgotten() {
 }
 
 #[test]
-fn of_threads_with_one_reference_one_is_entered() {
+fn one_thread_enters_a_reference() {
     let (balance, _) = balance();
     let key = PartitionKey::from("alice");
     for round in 0..effort::rounds(50, 1_000) {
@@ -150,7 +151,7 @@ fn of_threads_with_one_reference_one_is_entered() {
 }
 
 #[test]
-fn threads_use_each_unit_once_and_lose_none() {
+fn threads_use_each_unit_once() {
     let (balance, _) = balance();
     let key = PartitionKey::from("alice");
     credit(&balance, &key, Credit::units(1_000).expires_in(SECOND)).unwrap();
@@ -174,8 +175,9 @@ fn threads_use_each_unit_once_and_lose_none() {
     assert_eq!(used.into_inner() + left(&balance, &key), 2_000);
 }
 
+/// Expired accounts make room.
 #[test]
-fn a_full_balance_forgets_no_key_and_expired_ones_make_room() {
+fn a_full_balance_forgets_no_key() {
     let (balance, clock) = balance();
     let balance = balance.max_keys(2);
     let key = |number: u64| PartitionKey::from(number);
@@ -191,7 +193,7 @@ fn a_full_balance_forgets_no_key_and_expired_ones_make_room() {
 }
 
 #[test]
-fn lots_and_units_of_a_key_are_bounded() {
+fn lots_and_units_are_bounded() {
     let (balance, clock) = balance();
     let key = PartitionKey::from("alice");
     let lot = |number: u32| Credit::units(1).expires_in(SECOND * number);
@@ -221,7 +223,7 @@ fn an_heir_has_the_balances() {
     let key = PartitionKey::from("alice");
     credit(&old, &key, Credit::units(5)).unwrap();
     let heir = Balance::new().max_keys(7);
-    // As a policy does when it is made.
+    // This is the order in which a policy is made.
     let description = heir.describe();
     assert!(heir.inherit(&old).unwrap().keeps_capacity);
     assert_eq!(left(&heir, &key), 5);
@@ -233,7 +235,7 @@ fn an_heir_has_the_balances() {
 }
 
 #[test]
-fn a_receipt_holds_two_expiries_and_up_to_four_trillion_units() {
+fn a_receipt_holds_its_lots() {
     for (first, last, by_last) in
         [(0, 1, 0), (5, Expiry::NEVER.millis(), 7), (Expiry::NEVER.millis(), 0, (1 << 42) - 1)]
     {

@@ -42,7 +42,7 @@ pub(super) enum AcquireResult {
     Taken { slot: usize, units: u64 },
     /// They do not fit, or others wait before: the key has `units` in flight, in this slot.
     Full { slot: usize, units: u64 },
-    /// The key has no units in flight, and both of its sets are full of keys that have some.
+    /// The key has no units in flight, and both its sets are full of keys that have some.
     NoSlot,
 }
 
@@ -103,7 +103,7 @@ impl Counts {
         }
     }
 
-    /// Takes `cost` units of a key that was not found, under the lock of its stripe.
+    /// Takes `cost` units of a key that was not found, under its stripe's lock.
     #[cold]
     #[inline(never)]
     fn insert(&self, place: &SlotPlace, cost: u64, limit: u64) -> AcquireResult {
@@ -134,7 +134,7 @@ impl Counts {
         place.sets.into_iter().find_map(|set| self.slots.in_set(set).find(|(_, word)| word.is(place.tag)))
     }
 
-    /// Chooses a free slot: of the first candidate set while half of it is free, and then of the emptier one. A set
+    /// Chooses a free slot: in the first candidate set while half of it is free, and then in the emptier one. A set
     /// that is half full is far from turning a key away, and a key in its first set is found in one cache line.
     fn choose(&self, place: &SlotPlace) -> Option<(usize, CountWord)> {
         let [a, b] = place.sets.map(|set| {
@@ -162,12 +162,12 @@ impl Counts {
         }
     }
 
-    /// The units of a key that are in flight, and whether others wait for them.
+    /// A key's units in flight, and whether others wait for them.
     pub(super) fn peek(&self, place: &SlotPlace) -> (u64, bool) {
         self.find(place).map_or((0, false), |(_, word)| (word.units(), word.has_waiters()))
     }
 
-    /// The number of keys that have units in flight, and of these units. Reads the whole table.
+    /// The number of keys with units in flight, and the number of these units. Reads the whole table.
     pub(super) fn totals(&self) -> (u64, u64) {
         let words = (0..self.slots.len()).map(|slot| self.slots.get(slot).load()).filter(|word| !word.is_free());
         words.fold((0, 0), |(keys, units), word| (keys + 1, units + word.units()))
@@ -177,7 +177,7 @@ impl Counts {
         self.turned_away.load(Ordering::Relaxed)
     }
 
-    /// A number that no other table of this process has.
+    /// A number that no other table in this process has.
     pub(super) const fn number(&self) -> u64 {
         self.number
     }

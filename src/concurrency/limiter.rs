@@ -16,14 +16,14 @@ use crate::values::{
     Answer, Ask, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Receipt, Terms,
 };
 
-/// Limits how many requests of a key are in flight at once, in this process;
+/// Limits how many requests per key are in flight at once, in this process;
 /// [`SharedConcurrency`](crate::SharedConcurrency) does so over many.
 ///
 /// A request takes its [cost](crate::Policy::cost) in units, one unless set, and holds them until it is over. In a
-/// layer, that is when the **body** of its response has ended, has failed, or was dropped: a slow download, a stream of
-/// events, or a gRPC call whose server streams counts until it ends. (tower's `ConcurrencyLimit` counts until the head
-/// of the response, and knows no keys.) A policy may [release them at the head](crate::Policy::release_at_head). No
-/// unit is lost, however the request ends: a client that disconnects, a service that fails or panics, a body that
+/// layer, that is when its response's **body** has ended, has failed, or was dropped: a slow download, a stream of
+/// events, or a gRPC call whose server streams counts until it ends. (tower's `ConcurrencyLimit` counts until the
+/// response's head, and does not know keys.) A policy may [release them at the head](crate::Policy::release_at_head).
+/// No unit is lost, however the request ends: a client that disconnects, a service that fails or panics, a body that
 /// nobody reads.
 ///
 #[cfg_attr(feature = "http", doc = "```")]
@@ -44,10 +44,10 @@ use crate::values::{
 ///
 /// # Limits of the keys' own
 ///
-/// [`Policy::limit_fn`](crate::Policy::limit_fn) gives each key a limit of its own, up to 2,147,483,647. Requests in
-/// flight stay when it is lowered, and none is admitted until enough of them are over. Each request that waits is
-/// judged by the limit that it came with, when it is the first: a first request with a low limit keeps those behind it
-/// waiting, also those with a higher one. Otherwise these could take each unit that is released, and it would wait for
+/// [`Policy::limit_fn`](crate::Policy::limit_fn) gives each key its own limit, up to 2,147,483,647. Requests in flight
+/// stay when it is lowered, and no further one is admitted until enough are over. Each request that waits is judged by
+/// the limit that it came with, when it is the first: a first request with a low limit keeps those behind it waiting,
+/// also those with a higher one. Otherwise these could take each unit that is released, and the first would wait for
 /// ever.
 ///
 /// # Response fields
@@ -73,18 +73,18 @@ use crate::values::{
 /// # Memory and cost
 ///
 /// 16 bytes for each key of [`max_keys`](Self::max_keys), for keys of any length. Each request that waits takes some
-/// 200 bytes. **Units in flight are never evicted.** If both candidate sets of a new key are full of keys with requests
+/// 200 bytes. **Units in flight are never evicted.** If both a new key's candidate sets are full of keys with requests
 /// in flight, its request is rejected. Below `max_keys` such keys, that does not happen.
 ///
-/// To take units and to release them is one compare-and-swap each; a key that was not seen for a while takes a lock
-/// that it shares with one in 256 others. Where others wait, the lock of their list is taken.
+/// Taking units and releasing them is one compare-and-swap each; a key that was not seen for a while takes a lock that
+/// it shares with one in 256 others. If others wait, their list's lock is taken.
 ///
 /// # Live change
 ///
 /// A changed limit holds from the next request on, and units in flight stay counted. Requests that wait are judged by
-/// the new limit, in their order, unless they came with a [limit of their key](crate::limiter::Ask::limited_to); of two
-/// changes at once, the later one counts. The table stays, and with it the [`max_keys`](Self::max_keys) of the first
-/// limiter.
+/// the new limit, in their order, unless they came with their [key's limit](crate::limiter::Ask::limited_to). If two
+/// changes happen at once, the later one counts. The table stays, and so does the first limiter's
+/// [`max_keys`](Self::max_keys).
 ///
 /// # Without a layer
 ///
@@ -112,7 +112,7 @@ pub struct Concurrency {
 const DEFAULT_MAX_KEYS: usize = 65_536;
 
 impl Concurrency {
-    /// Admits up to `limit` units of a key at once. More are rejected.
+    /// Admits up to `limit` units per key at once. More are rejected.
     ///
     /// # Panics
     ///
@@ -124,8 +124,8 @@ impl Concurrency {
         Self { limit, max_keys: DEFAULT_MAX_KEYS, queue: None, counts: OnceLock::new() }
     }
 
-    /// Lets up to `waiters` requests of a key wait for others to be over: for up to 30 seconds each, and 65,536 over
-    /// all keys.
+    /// Lets up to `waiters` requests per key wait for others to be over: for up to 30 seconds each, and 65,536 over all
+    /// keys.
     ///
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once. Waiting needs a tokio runtime with a timer; a turn comes on any runtime on which its
@@ -134,7 +134,7 @@ impl Concurrency {
         self.waiting(|queue| queue.max_queue = waiters)
     }
 
-    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. Has no effect without
+    /// Sets a request's longest wait, after which it is rejected; 30 seconds unless set. Has no effect without
     /// [`max_queue`](Self::max_queue).
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.waiting(|queue| queue.max_wait = max_wait)
@@ -158,7 +158,7 @@ impl Concurrency {
         Self { max_keys: keys, ..self }
     }
 
-    /// Takes `cost` units of a key, if they are free now. Never waits, and takes no units that others wait for. To
+    /// Takes `cost` units for a key, if they are free now. Never waits, and takes no units that others wait for. To
     /// wait, see [`LimiterExt::acquire`](crate::LimiterExt::acquire).
     pub fn try_acquire(&self, key: &PartitionKey, cost: u64) -> Option<Permit<&Self>> {
         self.take_at_once((key, cost, self.limit), |decision| Permit::new(self, key, cost, decision, true).admitted())
@@ -174,13 +174,13 @@ impl Concurrency {
         self.counts.get_or_init(|| Arc::new(Counts::new(self.max_keys)))
     }
 
-    /// The size of the table of counts, in bytes.
+    /// The size of the count table, in bytes.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         self.counts().size_in_bytes()
     }
 
-    /// For the tests of this crate: panics if an invariant of the wait lists is broken.
+    /// For this crate's tests: panics if an invariant of the wait lists is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -198,7 +198,7 @@ impl Concurrency {
         answered(counts.acquire(&place, cost, limit), limit, answer)
     }
 
-    /// The limit of a question: the key's own, or the limiter's.
+    /// A question's limit: the key's own, or the limiter's.
     #[inline(always)]
     fn limit_of(&self, ask: &Ask<'_>) -> u64 {
         ask.limit().map_or(self.limit, |limit| limit.min(word::MOST))
@@ -275,7 +275,7 @@ fn answered<T>(result: AcquireResult, limit: u64, answer: impl FnOnce(Decision) 
     }
 }
 
-/// The decision, without a charge, on a request of a key that has `units` in flight and no waiters.
+/// The decision, without a charge, on a request whose key has `units` in flight and no waiters.
 fn decided(units: u64, cost: u64, limit: u64) -> Decision {
     let remaining = limit.saturating_sub(units);
     match remaining.checked_sub(cost) {
@@ -286,7 +286,7 @@ fn decided(units: u64, cost: u64, limit: u64) -> Decision {
 }
 
 impl Limiter for Concurrency {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
+    /// A request's [patience](Ask::within) bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
     /// A [shadow](Mode::Shadow) takes units that are free, and never waits: it reports a request that would have to
     /// wait as rejected, and does not count it.
@@ -326,12 +326,12 @@ impl Limiter for Concurrency {
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.counts());
-        // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.
+        // A limiter that was used has its own counts, unless they are the predecessor's: it was in force before.
         if !Arc::ptr_eq(self.counts.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
         let inheritance = Inheritance::in_place().keeping_capacity(theirs.keys() != self.max_keys);
-        // Begun here, since a layer has its limiters inherit one after another, but two changes may finish in any
+        // Begun here, because a layer has its limiters inherit one after another, but two changes may finish in any
         // order.
         let change = theirs.wait_lists.begin_change();
         let limit = self.limit;

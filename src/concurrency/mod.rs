@@ -1,7 +1,7 @@
-//! Limits on requests in flight: [`Concurrency`] counts the requests of a key that are not over yet.
+//! Limits on requests in flight: [`Concurrency`] counts a key's requests that are not over yet.
 //!
-//! `counts` has the units that each key has in flight, in words (`word`) of a set-associative table (`slots`), without
-//! a lock for a key that is found. `wait_lists` has the requests that wait for units of their key, each as a future of
+//! `counts` has the units that each key has in flight, in words (`word`) in a set-associative table (`slots`), without
+//! a lock for a key that is found. `wait_lists` has the requests that wait for their key's units, each as a future from
 //! `waiting`. Requests hold units by their receipt: in a layer by a `limiter::Hold`, and without one by a
 //! `limiter::Permit`. `shared` counts units in flight over many processes.
 
@@ -46,7 +46,7 @@ fn admitted(slot: usize, units: u64, limit: u64) -> Decision {
     Decision::allow(limit, limit.saturating_sub(units)).with_receipt(Receipt::from_proof(InFlight { slot }))
 }
 
-/// The decision on a request whose cost exceeds the `remaining` units of its key.
+/// The decision on a request whose cost exceeds its key's `remaining` units.
 fn rejected(limit: u64, remaining: u64) -> Decision {
     Decision::reject_until_released(limit, remaining)
 }

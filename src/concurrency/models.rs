@@ -12,7 +12,7 @@ use super::counts::{AcquireResult, Counts};
 use super::slots::SlotPlace;
 use super::wait_lists::{JoinResult, WaitTicket, WantedUnits};
 
-/// Counts, and how many units are in flight of the key that a model is about, counted apart.
+/// Counts, and how many units the model's key has in flight, counted apart.
 struct Shared {
     counts: Counts,
     in_flight: AtomicU64,
@@ -46,7 +46,7 @@ impl Shared {
         self.counts.slots.place(hash)
     }
 
-    /// Takes a unit of a key, and notes it; returns the slot.
+    /// Takes a unit for a key, and notes it; returns the slot.
     fn take(&self, hash: u64, limit: u64) -> Option<usize> {
         match self.counts.acquire(&self.place(hash), 1, limit) {
             AcquireResult::Taken { slot, .. } => {
@@ -73,7 +73,7 @@ impl Shared {
 }
 
 #[test]
-fn two_first_requests_of_a_key_do_not_both_take_its_last_unit() {
+fn first_requests_take_the_last_unit_once() {
     model(|| {
         let shared = shared();
         let other = beside(&shared, |shared| shared.take(7, 1));
@@ -86,7 +86,7 @@ fn two_first_requests_of_a_key_do_not_both_take_its_last_unit() {
 }
 
 #[test]
-fn a_release_and_a_request_lose_no_unit_and_make_none() {
+fn release_beside_request_keeps_all_units() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 1).unwrap();
@@ -117,7 +117,7 @@ fn with_one_slot(shared: &Shared) {
 }
 
 #[test]
-fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
+fn returning_and_new_keys_share_no_slot() {
     model(|| {
         let shared = shared();
         with_one_slot(&shared);
@@ -137,7 +137,7 @@ fn a_key_that_returns_and_a_new_key_do_not_share_a_slot() {
 
 /// The key's slot goes to another key and comes back while a thread holds the word that it read before.
 #[test]
-fn a_slot_that_changed_hands_twice_takes_no_unit_too_many() {
+fn a_twice_reused_slot_keeps_the_limit() {
     model_of_three(|| {
         let shared = shared();
         with_one_slot(&shared);
@@ -170,7 +170,7 @@ impl Wake for Flag {
 const ROOM: WantedUnits = WantedUnits { cost: 1, limit: 1, is_own_limit: false, max_waiters_of_key: 9, max_waiters: 9 };
 
 impl Shared {
-    /// Takes a unit of a key, or lines up for it.
+    /// Takes a unit for a key, or lines up for it.
     fn take_or_wait(&self, hash: u64, wanted: WantedUnits) -> Result<usize, WaitTicket> {
         let place = self.place(hash);
         loop {
@@ -205,7 +205,7 @@ impl Shared {
 }
 
 #[test]
-fn a_release_beside_a_request_that_lines_up_wakes_it() {
+fn a_release_wakes_a_new_waiter() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 1).unwrap();
@@ -234,7 +234,7 @@ fn a_release_beside_a_request_that_lines_up_wakes_it() {
 }
 
 #[test]
-fn a_waiter_that_leaves_at_its_turn_hands_its_unit_on() {
+fn leaving_waiters_hand_their_unit_on() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 1).unwrap();
@@ -273,7 +273,7 @@ fn no_request_overtakes_a_waiter() {
 
 /// One unit is free. The first waiter needs two, and the second needs one.
 #[test]
-fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
+fn leaving_waiters_let_others_pass() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 2).unwrap();
@@ -299,7 +299,7 @@ fn a_waiter_that_leaves_beside_a_release_lets_those_behind_it_pass() {
 }
 
 #[test]
-fn the_last_waiter_that_leaves_beside_a_release_unlocks_the_slot() {
+fn the_last_waiter_unlocks_the_slot() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 1).unwrap();
@@ -341,7 +341,7 @@ fn two_releases_serve_two_waiters() {
 
 /// A raised limit lets waiters pass, and a release does so as well.
 #[test]
-fn a_change_of_the_limit_beside_a_release_serves_each_waiter_once() {
+fn a_limit_change_serves_waiters_once() {
     model(|| {
         let shared = shared();
         let slot = shared.take(7, 1).unwrap();
@@ -364,7 +364,7 @@ fn a_change_of_the_limit_beside_a_release_serves_each_waiter_once() {
 /// Two units are in flight. The first waiter has a limit of one, and the second a limit of three, so that it would fit
 /// at once.
 #[test]
-fn a_waiter_with_a_lower_limit_is_not_overtaken_and_both_are_woken() {
+fn lower_limits_are_not_overtaken() {
     model_of_three(|| {
         let shared = shared();
         let a = shared.take(7, 3).unwrap();

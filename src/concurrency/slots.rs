@@ -74,7 +74,7 @@ impl CountSlots {
     }
 }
 
-/// The word of a slot.
+/// A slot's word.
 #[derive(Clone, Copy)]
 pub(super) struct CountSlot<'a>(&'a AtomicU64);
 
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_has_two_sets_that_begin_at_cache_lines() {
+    fn key_sets_begin_at_cache_lines() {
         for keys in [1, 2, 7, 1000] {
             let slots = CountSlots::new(keys);
             assert!(slots.len() >= 2 * keys && slots.size_in_bytes() >= slots.len() * 8);

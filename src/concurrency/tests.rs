@@ -9,7 +9,7 @@ use crate::limiter::{Limiter, LimiterExt};
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 
 #[test]
-fn with_32_threads_the_limit_is_never_exceeded() {
+fn threads_never_exceed_the_limit() {
     const LIMIT: u64 = 5;
     let limiter = Concurrency::new(LIMIT);
     let now = AtomicU64::new(0);
@@ -35,7 +35,8 @@ fn with_32_threads_the_limit_is_never_exceeded() {
             });
         }
     });
-    // How many of the threads' requests pass depends on who is preempted while it holds units. Afterwards, all fit.
+    // How many of the threads' requests pass depends on which thread is preempted while it holds units. Afterwards, all
+    // fit.
     println!("{} were granted", granted.into_inner());
     assert_eq!(limiter.stats().in_flight, Some(0));
     let permits: Vec<_> = (0..LIMIT).map(|_| limiter.try_acquire(&key, 1).expect("no unit was lost")).collect();
@@ -45,7 +46,7 @@ fn with_32_threads_the_limit_is_never_exceeded() {
 
 /// Keys come and go, so that slots change hands all the time.
 #[test]
-fn threads_that_share_slots_lose_no_unit() {
+fn threads_sharing_slots_lose_no_unit() {
     let limiter = Concurrency::new(1).max_keys(8);
     let now: Vec<AtomicU64> = (0..64).map(|_| AtomicU64::new(0)).collect();
     thread::scope(|scope| {
@@ -68,8 +69,9 @@ fn threads_that_share_slots_lose_no_unit() {
     assert_eq!((stats.in_flight, stats.table.unwrap().live_keys), (Some(0), 0));
 }
 
+/// It keeps all others.
 #[test]
-fn a_full_table_rejects_new_keys_and_keeps_all_others() {
+fn a_full_table_rejects_new_keys() {
     let limiter = Concurrency::new(2).max_keys(8);
     let key = |number: u64| PartitionKey::from(number);
     let held: Vec<_> = (0..1_000).filter_map(|number| Some((number, limiter.try_acquire(&key(number), 1)?))).collect();
@@ -92,7 +94,7 @@ fn a_full_table_rejects_new_keys_and_keeps_all_others() {
 }
 
 #[test]
-fn a_table_holds_as_many_keys_as_it_says_in_16_bytes_each() {
+fn max_keys_fit_in_16_bytes_each() {
     const KEYS: usize = 100_000;
     let limiter = Concurrency::new(1).max_keys(KEYS);
     let permits: Vec<_> = (0..KEYS as u64)
@@ -105,7 +107,7 @@ fn a_table_holds_as_many_keys_as_it_says_in_16_bytes_each() {
 }
 
 #[test]
-fn decisions_have_the_remaining_units_and_no_time() {
+fn decisions_have_units_and_no_time() {
     let limiter = Concurrency::new(4);
     let key = PartitionKey::from("a");
     let decide = |cost| limiter.decide(&Ask::charge(&key, cost)).at_once().unwrap();
@@ -121,7 +123,7 @@ fn decisions_have_the_remaining_units_and_no_time() {
     assert_eq!((free.is_allowed(), free.remaining(), free.receipt()), (true, 1, Receipt::NONE));
     limiter.refund(&Ask::charge(&key, 3), first.receipt(), 3);
     assert_eq!(decide(4).remaining(), 0);
-    // A receipt of another limiter releases nothing.
+    // A receipt from another limiter releases nothing.
     limiter.refund(&Ask::charge(&key, 4), Receipt::new(0), 4);
     limiter.refund(&Ask::charge(&key, 4), Receipt::NONE, 4);
     assert!(!decide(1).is_allowed());
@@ -140,14 +142,14 @@ fn an_heir_keeps_counting_units_in_flight() {
     drop(permits);
     assert!(new.try_acquire(&key, 2).is_some());
     assert_eq!(new.stats().in_flight, Some(0));
-    // One that has counts of its own keeps them.
+    // A limiter that has its own counts keeps them.
     let used = Concurrency::new(1);
     drop(used.try_acquire(&key, 1));
     assert!(used.inherit(&old).is_none());
 }
 
 #[test]
-fn a_key_has_its_own_limit_from_one_request_to_the_next() {
+fn key_limits_change_between_requests() {
     let limiter = Concurrency::new(4);
     let key = PartitionKey::from("a");
     let charge = |limit| limiter.decide(&Ask::charge(&key, 1).limited_to(limit)).at_once().unwrap();
@@ -170,7 +172,7 @@ fn a_key_has_its_own_limit_from_one_request_to_the_next() {
 
 /// As for a customer whose plan is paused.
 #[test]
-fn a_limit_of_zero_rejects_without_a_wait() {
+fn a_zero_limit_rejects_without_waiting() {
     let limiter = Concurrency::new(4);
     let key = PartitionKey::from("a");
     for mode in [Mode::Charge, Mode::Shadow, Mode::Peek] {
@@ -186,7 +188,7 @@ fn a_limit_of_zero_rejects_without_a_wait() {
 
 #[test]
 #[should_panic(expected = "would admit nothing")]
-fn a_limit_of_zero_is_a_mistake() {
+fn a_zero_limit_is_a_mistake() {
     let _ = Concurrency::new(0);
 }
 
@@ -219,7 +221,7 @@ mod waits {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_request_waits_for_its_turn_and_no_longer_than_it_may() {
+    async fn requests_wait_within_their_bound() {
         let limiter = Concurrency::new(1).max_queue(2).max_wait(Duration::from_secs(5));
         let key = PartitionKey::from("a");
         let permit = limiter.acquire(&key, 1).await.unwrap().admitted().unwrap();
@@ -240,7 +242,7 @@ mod waits {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_patience_of_a_client_bounds_its_wait() {
+    async fn patience_bounds_the_wait() {
         let limiter = Concurrency::new(1).max_queue(2);
         let key = PartitionKey::from("a");
         let _permit = limiter.try_acquire(&key, 1).unwrap();
@@ -251,7 +253,7 @@ mod waits {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn units_that_a_dropped_waiter_was_granted_go_to_the_next() {
+    async fn dropped_waiters_pass_their_units_on() {
         let limiter = Concurrency::new(1).max_queue(2);
         let key = PartitionKey::from("a");
         let permit = limiter.try_acquire(&key, 1).unwrap();
@@ -265,9 +267,9 @@ mod waits {
         assert_eq!(limiter.stats().in_flight, Some(0));
     }
 
-    /// Tokio panics there, and the waiter has left by then.
+    /// Tokio panics without a timer, and the waiter has left by then.
     #[test]
-    fn on_a_runtime_without_a_timer_no_unit_is_lost() {
+    fn missing_timers_lose_no_unit() {
         let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let permit = limiter.try_acquire(&key, 1).unwrap();
@@ -282,7 +284,7 @@ mod waits {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_great_cost_is_not_starved_by_small_ones() {
+    async fn small_costs_do_not_starve_great_ones() {
         let limiter = Concurrency::new(3).max_queue(9);
         let key = PartitionKey::from("a");
         let first = limiter.try_acquire(&key, 1).unwrap();
@@ -298,7 +300,7 @@ mod waits {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_live_change_leaves_the_limits_of_keys_as_they_are() {
+    async fn live_changes_keep_key_limits() {
         let old = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let held = old.try_acquire(&key, 1).unwrap();
@@ -316,7 +318,7 @@ mod waits {
     /// A request that waits: its number, its cost and its limit.
     type Waiting = (usize, u64, u64);
 
-    /// First come, first served: the first passes if it fits under its own limit, and else none does.
+    /// First come, first served: the first passes if it fits under its own limit, and otherwise no request does.
     fn serve(line: &mut VecDeque<Waiting>, units: &mut u64) -> Vec<usize> {
         let mut served = Vec::new();
         while let Some((number, cost, _)) = line.front().copied().filter(|(_, cost, limit)| *units + cost <= *limit) {
@@ -327,9 +329,9 @@ mod waits {
         served
     }
 
-    /// Requests with limits of their own come, are over, and leave the line, in any order.
+    /// Requests with their own limits come, are over, and leave the line, in any order.
     #[tokio::test(start_paused = true)]
-    async fn waiters_with_their_own_limits_agree_with_the_model() {
+    async fn own_limits_agree_with_the_model() {
         let mut random = Random::of_trial(1);
         let pick = |random: &mut Random, count: usize| usize::try_from(random.below(count as u64)).unwrap();
         let mut waited = 0;
@@ -386,8 +388,9 @@ mod waits {
         }
     }
 
+    /// Later requests do not wait.
     #[tokio::test(start_paused = true)]
-    async fn a_closed_limiter_ends_all_waits_and_begins_none() {
+    async fn a_closed_limiter_ends_all_waits() {
         let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         let other = PartitionKey::from("b");
@@ -403,7 +406,7 @@ mod waits {
     }
 
     #[test]
-    fn a_future_that_is_never_polled_holds_nothing() {
+    fn unpolled_futures_hold_nothing() {
         let limiter = Concurrency::new(1).max_queue(9);
         let key = PartitionKey::from("a");
         drop(limiter.acquire(&key, 1));

@@ -1,8 +1,8 @@
-//! Wait lists: the requests that wait for units of their key, first come, first served.
+//! Wait lists: the requests that wait for their key's units, first come, first served.
 //!
 //! # Concurrency
 //!
-//! The list of a slot is behind the lock of its shard. A slot whose word is marked
+//! A slot's list is behind its shard's lock. A slot whose word is marked
 //! ([`CountWord::has_waiters`](super::word::CountWord::has_waiters)) has at least one waiter, and its word is changed
 //! under that lock only. A thread without the lock never changes a marked word: to take units, it lines up behind the
 //! waiters; to release some, it takes the lock. So no release is missed between the moment at which a request finds
@@ -22,9 +22,9 @@ const SHARDS: usize = if cfg!(sluice_loom) { 1 } else { 64 };
 /// The requests that wait, by slot.
 pub(super) struct WaitLists {
     shards: Box<[Mutex<WaitShard>]>,
-    /// The requests in all lists. Changed under the lock of a shard, and read without.
+    /// The requests in all lists. Changed under a shard's lock, and read without.
     waiting: AtomicU64,
-    /// How many changes of the limit were begun.
+    /// How many limit changes were begun.
     changes: AtomicU64,
 }
 
@@ -35,15 +35,15 @@ struct WaitShard {
     granted: HashMap<UnitWaiterId, u64>,
     next: UnitWaiterId,
     is_closed: bool,
-    /// The latest change of the limit that was applied.
+    /// The latest limit change that was applied.
     change: LimitChange,
 }
 
-/// A change of the limit: the later one is the greater. Two threads may apply theirs in any order.
+/// A limit change: the later one is the greater. Two threads may apply theirs in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LimitChange(u64);
 
-/// The waiters of one slot, in the order in which they came. Never empty.
+/// One slot's waiters, in the order in which they came. Never empty.
 type UnitWaitList = BTreeMap<UnitWaiterId, UnitWaiter>;
 
 /// Ascends in the order of arrival within a shard.
@@ -74,9 +74,9 @@ impl WaitTicket {
 pub(super) struct WantedUnits {
     pub(super) cost: u64,
     pub(super) limit: u64,
-    /// Whether the limit is that of its key, which a change of the limiter's does not change.
+    /// Whether the limit is its key's own, which stays when the limiter's changes.
     pub(super) is_own_limit: bool,
-    /// The most waiters of its key, and of all.
+    /// The most waiters for its key, and for all keys.
     pub(super) max_waiters_of_key: usize,
     pub(super) max_waiters: u64,
 }
@@ -94,7 +94,8 @@ pub(super) enum JoinResult {
     Full {
         units: u64,
     },
-    /// The slot belongs to another key by now, since all units of its own were released: it has to begin again.
+    /// The slot belongs to another key by now, because all the key's units were released, so the request has to begin
+    /// again.
     Gone,
     Closed,
 }
@@ -122,8 +123,8 @@ impl WaitShard {
 }
 
 impl WaitLists {
-    /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that: a waker may
-    /// take locks of its own.
+    /// Runs `change` with the shard of a slot locked, and wakes the waiters that it returns after that, because a waker
+    /// may take its own locks.
     fn locked<T>(&self, slot: usize, change: impl FnOnce(&mut WaitShard, &mut Wakers) -> T) -> T {
         let mut wakers = Wakers::new();
         // Nothing in the critical sections panics, unless memory runs out.
@@ -226,8 +227,9 @@ impl WaitLists {
         self.locked(slot, |shard, wakers| self.grant(shard, slots, slot, cost, wakers));
     }
 
-    /// As [`release`](Self::release), with the lock held. In the order of arrival: a waiter that does not fit yet keeps
-    /// those behind it waiting. Otherwise requests of a small cost could starve a request of a great cost.
+    /// Does the work for [`release`](Self::release), with the lock held, in arrival order: a waiter that does not fit
+    /// yet keeps those behind it waiting. Otherwise requests with a small cost could starve a request with a great
+    /// cost.
     fn grant(&self, shard: &mut WaitShard, slots: &CountSlots, slot: usize, cost: u64, wakers: &mut Wakers) {
         let WaitShard { lists, granted, .. } = shard;
         let mut word = slots.get(slot).load();
@@ -261,12 +263,12 @@ impl WaitLists {
         }
     }
 
-    /// Begins a change of the limit, which is later than all that were begun before.
+    /// Begins a limit change, which is later than all that were begun before.
     pub(super) fn begin_change(&self) -> LimitChange {
         LimitChange(self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Applies another limit to all waiters without a limit of their key, unless a later change was applied already.
+    /// Applies another limit to all waiters without their key's own limit, unless a later change was applied already.
     /// Waiters that fit now get their units.
     pub(super) fn change_limit(&self, slots: &CountSlots, change: LimitChange, limit: u64) {
         for shard in 0..self.shards.len() {

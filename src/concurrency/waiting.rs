@@ -17,7 +17,7 @@ use crate::values::{Decision, LimiterError};
 /// A waiter: resolves when its turn comes, or when its time is over.
 ///
 /// A waiter that is dropped leaves its list. If it has its units by then, they are released. This is decided under the
-/// lock of the list, so that no unit is lost or released twice.
+/// list's lock, so that no unit is lost or released twice.
 pub(super) struct WaitForUnits {
     counts: Arc<Counts>,
     /// Cleared when the result is returned.

@@ -27,7 +27,7 @@ pub(super) const MOST: u64 = (1 << 31) - 1;
 const WAITERS: u64 = 1 << 31;
 
 impl CountTag {
-    /// Makes a tag of the lower half of a hash.
+    /// Makes a tag from a hash's lower half.
     #[allow(clippy::cast_possible_truncation)]
     pub(super) const fn from_hash(hash: u64) -> Self {
         let bits = hash as u32;
@@ -40,7 +40,7 @@ impl CountTag {
 }
 
 impl CountWord {
-    /// The word of a key with `units` in flight, at most [`MOST`], and without waiters.
+    /// The word for a key with `units` in flight, at most [`MOST`], and without waiters.
     pub(super) const fn new(tag: CountTag, units: u64) -> Self {
         Self((tag.0 as u64) << 32 | units & MOST)
     }
@@ -71,7 +71,7 @@ impl CountWord {
         self.0 & (WAITERS | MOST) == 0
     }
 
-    /// The same word with these `units`, at most [`MOST`].
+    /// This word with these `units`, at most [`MOST`].
     #[must_use]
     pub(super) const fn with_units(self, units: u64) -> Self {
         Self(self.0 & !MOST | units & MOST)
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_word_do_not_overlap() {
+    fn word_parts_do_not_overlap() {
         for hash in [0, 1, u64::from(u32::MAX), u64::MAX] {
             let tag = CountTag::from_hash(hash);
             assert_ne!(tag.value(), 0, "the tag of a slot that was never used");

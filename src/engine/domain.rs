@@ -1,20 +1,20 @@
-//! [`Domain`]: what policies decide on.
+//! [`Domain`]: the kind of subjects that policies decide on.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What policies decide on: HTTP requests ([`Http`]), or values of a type of the program ([`On`]).
+/// The kind of subjects that policies decide on: HTTP requests ([`Http`]), or values of a program's type ([`On`]).
 ///
-/// Implemented for these two.
+/// Implemented for these two types.
 pub trait Domain: Sized + 'static {
-    /// What the options of a policy read: its key, its conditions, its cost.
+    /// The subject, which a policy's options read for its key, its conditions and its cost.
     type Subject<'a>;
-    /// What is known once the subject was served: the head of a response, for HTTP.
+    /// The outcome, which is known once the subject was served. For HTTP, a response's head.
     type Outcome<'a>;
     /// Why a subject is rejected.
     type Rejection: fmt::Debug + Send + Unpin;
 
-    /// What becomes of subjects whose limiter fails, if its policy fails closed: for the log.
+    /// For the log: the fate of subjects whose limiter fails, if its policy fails closed.
     #[doc(hidden)]
     const FAILED_CLOSED: &'static str;
 }
@@ -23,11 +23,11 @@ pub trait Domain: Sized + 'static {
 #[derive(Clone, Copy, Debug)]
 pub struct Http;
 
-/// Values of type `T`: messages, jobs, commands. `O` is what is known once they were processed.
+/// Values of type `T`, such as messages, jobs or commands. `O` is the outcome, known once they were processed.
 #[derive(Debug)]
 pub struct On<T, O = ()>(PhantomData<fn(&T, &O)>);
 
-/// A function that reads a subject: an option of a policy.
+/// A function that reads a subject, for a policy option.
 pub(crate) type Reads<D, T> = Box<dyn Fn(&<D as Domain>::Subject<'_>) -> T + Send + Sync>;
 
 /// A function that reads an outcome.

@@ -1,12 +1,12 @@
-//! `FirstRequests`: a check that stops after the first requests, so that its cost ends, too. The mistakes that it
-//! looks for show on the first day.
+//! `FirstRequests`: a check that stops after the first requests, so that its cost ends, too. It looks for mistakes that
+//! show on the first day.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Looks for one thing in the first requests, and reports it once. From then on, and after `CHECKS` requests, it
 /// costs one relaxed load. Without `tracing`, a finding could not be logged, so nothing is checked.
 ///
-/// All accesses are relaxed: no other data depends on the count.
+/// All accesses are relaxed, because no other data depends on the count.
 #[derive(Debug)]
 pub(crate) struct FirstRequests<const CHECKS: u32>(AtomicU32);
 

@@ -1,4 +1,4 @@
-//! The log line about reports that no policy awaits.
+//! The log line for reports that no policy awaits.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_variables))]
 

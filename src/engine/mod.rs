@@ -1,7 +1,7 @@
-//! Decides on subjects of any kind: HTTP requests, messages, jobs. It knows no HTTP type: a [`domain`] says what
-//! its policies read, and translates what they decide.
+//! Decides on subjects of any kind, such as HTTP requests, messages or jobs. It does not know HTTP types, because a
+//! [`domain`] defines the subjects that policies read, and translates their decisions.
 
-// The bound says what the engine needs of the two domains of this crate.
+// The bounds are private: they are the engine's needs from this crate's two domains.
 #![allow(private_bounds)]
 
 pub(crate) mod direct;

@@ -1,4 +1,4 @@
-//! What becomes of a subject: it passes, is rejected, or waits.
+//! A subject's fate: it passes, is rejected, or waits.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,26 +7,26 @@ use std::time::Duration;
 use super::translate::Translate;
 use super::verdict::Verdict;
 
-/// The result of an evaluation.
+/// An evaluation's result.
 pub(crate) enum Evaluation<D: Translate> {
     /// It passes, and nothing is reported.
     Clear,
     /// It passes.
     Admitted(Admitted<D>),
     Rejected(Rejected<D>),
-    /// It is answered as others were.
+    /// It gets a reply that is shared with other subjects.
     Replied(D::Reply),
     /// It waits for its turn in a queue, or for a server.
     Pending(Waiting<D>),
 }
 
-/// The decision of all policies together.
+/// The policies' common decision.
 pub(crate) type Evaluated<D> = Result<Admitted<D>, Box<Rejected<D>>>;
 
 /// A subject that waits. If it is dropped meanwhile, even before the first poll, the client has disconnected.
 pub(crate) type Waiting<D> = Pin<Box<dyn Future<Output = Evaluated<D>> + Send>>;
 
-/// The reason why a subject is rejected, and the report of the decisions.
+/// The reason why a subject is rejected, and the report on the decisions.
 pub(crate) struct Rejected<D: Translate> {
     pub(crate) rejection: D::Rejection,
     pub(crate) fields: D::Fields,
@@ -41,8 +41,8 @@ impl<D: Translate> Rejected<D> {
     }
 }
 
-/// An admitted subject: the report of the decisions, computed when they were made, and what ends with the subject.
-/// Every response future holds one, so the rare parts are boxed.
+/// An admitted subject: the report on the decisions, computed when they were made, and the charges and units that end
+/// with the subject. Every response future holds one, so the rare parts are boxed.
 pub(crate) enum Admitted<D: Translate> {
     Known {
         fields: D::Fields,
@@ -57,7 +57,7 @@ pub(crate) enum Admitted<D: Translate> {
     Open(D::Open),
 }
 
-/// What few layers report.
+/// The parts that few layers report.
 pub(crate) struct Rare {
     /// The time that the subject waited for its turn.
     pub(crate) waited: Option<Duration>,
@@ -65,7 +65,7 @@ pub(crate) struct Rare {
 }
 
 impl<D: Translate> Admitted<D> {
-    /// Of a subject of which nothing is reported.
+    /// For a subject about which nothing is reported.
     #[inline(always)]
     pub(crate) fn clear() -> Self {
         Self::Known { fields: D::Fields::default(), rare: None }
@@ -77,13 +77,13 @@ impl<D: Translate> Admitted<D> {
         matches!(self, Self::Known { fields, rare: None } if D::is_empty(fields))
     }
 
-    /// The subject holds units, too.
+    /// Makes the subject hold units, too.
     #[inline(always)]
     pub(super) fn holding(self, request: D::Held) -> Self {
         Self::Held { request, known: (!self.is_clear()).then(|| Box::new(self)) }
     }
 
-    /// The rare reports, if there are any. Those of an open subject are made when it is over.
+    /// The rare reports, if there are any. For an open subject, they are made when it is over.
     pub(super) fn rare(&mut self) -> Option<&mut Rare> {
         match self {
             Self::Known { rare, .. } => rare.as_deref_mut(),
@@ -94,7 +94,7 @@ impl<D: Translate> Admitted<D> {
 }
 
 impl Rare {
-    /// Boxes the rare reports of a subject, if there are any.
+    /// Boxes a subject's rare reports, if there are any.
     pub(super) fn new(waited: Option<Duration>, verdict: Option<Verdict>) -> Option<Box<Self>> {
         (waited.is_some() || verdict.is_some()).then(|| Box::new(Self { waited, verdict }))
     }

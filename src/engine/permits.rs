@@ -10,10 +10,10 @@ use crate::limiter::hold::Hold;
 use crate::util::lock::Lock;
 use crate::values::{PartitionKey, RequestEnd, WatchedBody, WatchesBodies};
 
-/// The units of [`Concurrency`](crate::Concurrency) limits that a request holds, in its extensions.
+/// The units under [`Concurrency`](crate::Concurrency) limits that a request holds, in its extensions.
 ///
-/// A layer releases the units when the body of the response has ended. The body of a protocol upgrade (a WebSocket)
-/// ends at once, so the handler takes the units along:
+/// A layer releases the units when the response's body has ended. In a protocol upgrade (a WebSocket), the body ends at
+/// once, so the handler takes the units along:
 ///
 /// ```
 /// use tower_sluice::Permits;
@@ -28,47 +28,47 @@ use crate::values::{PartitionKey, RequestEnd, WatchedBody, WatchesBodies};
 /// }
 /// ```
 ///
-/// Or with axum (crate feature `axum`): `async fn upgrade(permits: Permits, …)`. Requests that hold no units have no
-/// `Permits` in their extensions; axum's handlers get empty ones then.
+/// Or with axum (crate feature `axum`): `async fn upgrade(permits: Permits, …)`. If a request does not hold units, it
+/// does not have `Permits` in its extensions, and axum's handlers get empty ones.
 #[derive(Clone, Debug)]
 pub struct Permits {
     held: Arc<Held>,
-    /// The permits of the layer around this one.
+    /// The outer layer's permits.
     outer: Option<Arc<Self>>,
 }
 
-/// The units of one layer's limits that a request holds, until they are released or taken.
+/// The units that a request holds under one layer's limits, until they are released or taken.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     holds: Lock<HeldUnits>,
-    /// The units that their limiter takes back while nobody reads the response, if it does so, and their index. If
-    /// there are several such limiters, the first of them.
+    /// The units that their limiter takes back while the client does not read the response, if it does so, and their
+    /// index. If there are several such limiters, the first one's.
     watched: Option<(usize, WatchedUnits)>,
 }
 
 #[derive(Debug, Default)]
 struct HeldUnits {
     holds: Holds,
-    /// The place of the response's body in its watcher, once there is a response.
+    /// The response body's place in its watcher, once there is a response.
     place: Option<usize>,
 }
 
 pub(crate) type Holds = SmallVec<[Hold; 1]>;
 
-/// The units that a handler has taken from [`Permits`]. Dropping this releases them, as those of a request that was
+/// The units that a handler has taken from [`Permits`]. Dropping this releases them, as for a request that was
 /// [served](crate::limiter::RequestEnd::Served).
 #[must_use = "what was taken is released when this is dropped"]
 pub struct TakenPermits(Vec<Holds>);
 
 impl Permits {
-    /// The units of one layer, and of the layers around it.
+    /// The units for one layer, and for the layers around it.
     pub(crate) fn new(held: Arc<Held>, outer: Option<Self>) -> Self {
         Self { held, outer: outer.map(Arc::new) }
     }
 
-    /// Takes all units that the request still holds, of all layers around the handler, except for units that are
+    /// Takes all units that the request still holds, for all layers around the handler, except for units that are
     /// released [at the head](crate::Policy::release_at_head) in any case. They are released when the result is
-    /// dropped, and no longer at the end of the response.
+    /// dropped, and not when the response ends.
     pub fn take(&self) -> TakenPermits {
         let chain = std::iter::successors(Some(self), |permits| permits.outer.as_deref());
         TakenPermits(chain.map(|permits| permits.held.take()).collect())
@@ -84,26 +84,26 @@ impl Held {
         Self { holds: Lock::new(HeldUnits { holds, place: None }), watched }
     }
 
-    /// The units of one limiter.
+    /// The units from one limiter.
     #[inline(always)]
     pub(crate) fn of_one(hold: Hold, watcher: Option<Arc<dyn WatchesBodies>>) -> Self {
         let watched = watcher.map(|watcher| (0, WatchedUnits::new(watcher, hold.key().clone(), hold.units())));
         Self { holds: Lock::new(HeldUnits { holds: Holds::from_buf([hold]), place: None }), watched }
     }
 
-    /// Notes that the head of the response was handed over to the server, which now asks for the body. From now on, a
+    /// Notes that the response's head was handed over to the server, which now asks for the body. From now on, a
     /// limiter may take the units back while the reader is silent.
     pub(crate) fn begin_body(self: &Arc<Self>) {
         let Some((_, watched)) = &self.watched else { return };
         let mut held = self.holds.lock();
-        // Otherwise, the handler has taken them, and works on.
+        // If it is empty, the handler has taken the units, and works on.
         if !held.holds.is_empty() {
             watched.hand_over();
             held.place = Some(watched.watcher().watch(Arc::clone(self) as Arc<dyn WatchedBody>));
         }
     }
 
-    /// Notes that the server asks for the next frame of the body.
+    /// Notes that the server asks for the body's next frame.
     #[inline]
     pub(crate) fn resume(&self) {
         if let Some((_, watched)) = &self.watched {
@@ -111,7 +111,7 @@ impl Held {
         }
     }
 
-    /// Notes that a frame of the body was handed over to the server.
+    /// Notes that a body frame was handed over to the server.
     #[inline]
     pub(crate) fn hand_over(&self) {
         if let Some((_, watched)) = &self.watched {
@@ -119,7 +119,7 @@ impl Held {
         }
     }
 
-    /// Takes the units that are held. Dropping them releases them, and not under the lock.
+    /// Takes the units that are held, so that the caller can release them, by dropping them, outside the lock.
     fn take(&self) -> Holds {
         let mut held = self.holds.lock();
         if let Some((index, watched)) = &self.watched {
@@ -151,7 +151,7 @@ impl WatchedBody for Held {
     }
 }
 
-/// Releases the units of a request that is over in this way.
+/// Releases the units for a request that has ended in this way.
 pub(crate) fn release(holds: &mut Holds, end: RequestEnd) {
     holds.iter_mut().for_each(|hold| hold.end_as(Some(end)));
     holds.clear();

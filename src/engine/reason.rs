@@ -8,7 +8,7 @@ use crate::values::Decision;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The limit of a policy is used up, or its queue is full.
+    /// A policy's limit is used up, or its queue is full.
     LimitExceeded,
     /// The server is [overloaded](crate::Overload), and no other limit rejects the request.
     Overloaded,
@@ -16,9 +16,9 @@ pub enum Reason {
     Banned,
     /// An operator has [banned](crate::LimitsHandle::ban) the client.
     BannedByHand,
-    /// The quota of the key is [suspended](crate::Quota::suspended).
+    /// The key's quota is [suspended](crate::Quota::suspended).
     Suspended,
-    /// The request lacks the key of a policy.
+    /// The request lacks a policy's key.
     MissingKey,
     /// The request has the key more than once.
     AmbiguousKey,
@@ -37,23 +37,23 @@ pub(crate) struct Refusal {
     pub(crate) wait: Wait,
 }
 
-/// The wait of a rejection. Of policies that all have to admit a request, the greatest counts, and of alternatives the
+/// A rejection's wait. Among policies that all have to admit a request, the greatest counts, and among alternatives the
 /// least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
-    /// The estimate of an overloaded server. It lengthens no wait that is known.
+    /// An overloaded server's estimate. It does not lengthen a wait that is known.
     Estimate(Duration),
     /// An overloaded server that has no estimate.
     UnknownEstimate,
     After(Duration),
-    /// Until another request has ended, which nobody knows.
+    /// Until another request has ended, at an unknown time.
     UntilReleased,
     /// No wait helps.
     Never,
 }
 
 impl Wait {
-    /// The wait of a decision that rejects, of a limiter that `sheds`, or does not.
+    /// The wait in a rejecting decision. `sheds` says whether the limiter sheds.
     pub(crate) fn of(decision: &Decision, sheds: bool) -> Self {
         let is_shed = sheds && decision.is_shed();
         match decision.retry_after() {
@@ -65,7 +65,7 @@ impl Wait {
         }
     }
 
-    /// Whether it is the wait of an overloaded server, and no promise.
+    /// Whether it is an overloaded server's wait, which is not a promise.
     pub(crate) fn is_estimate(self) -> bool {
         matches!(self, Self::Estimate(_) | Self::UnknownEstimate)
     }
@@ -75,8 +75,9 @@ impl Wait {
 mod tests {
     use super::*;
 
+    /// An unknown wait is greater than a known one, and less than `Never`.
     #[test]
-    fn a_wait_that_is_not_known_counts_more_than_one_that_is_and_less_than_none_that_helps() {
+    fn waits_are_ordered_by_certainty() {
         let after = |seconds| Decision::reject(4, 0, Some(Duration::from_secs(seconds)));
         let in_order = [
             (after(9), true),
@@ -88,7 +89,7 @@ mod tests {
         ];
         let waits = in_order.map(|(decision, sheds)| Wait::of(&decision, sheds));
         assert!(waits.is_sorted_by(|less, more| less < more), "{waits:?}");
-        // What no wait helps is not shed.
+        // If no wait helps, the request is not shed.
         assert_eq!(Wait::of(&Decision::reject(4, 0, None), true), Wait::Never);
     }
 }

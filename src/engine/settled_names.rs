@@ -1,4 +1,4 @@
-//! Notices a handler that reports a cost to a policy that the process does not have.
+//! Detects handlers that report a cost to a policy that the process does not have.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::engine::log;
 use crate::util::lock::Lock;
 
-/// The most names that are kept. Where a process has more, any name may be right, and no report is noticed.
+/// The most names that are kept. If a process has more, any name may be right, so we do not detect anything.
 const MOST_NAMES: usize = 256;
 
 /// The most wrong names that are counted. This bounds the memory if clients choose the names.
@@ -15,14 +15,14 @@ const MOST_WRONG: usize = 16;
 static NAMES: Lock<Names> = Lock::new(Names { settled: BTreeSet::new(), wrong: Vec::new() });
 
 struct Names {
-    /// The names of policies that handlers settle, in all layers of the process.
+    /// The names of policies that handlers settle, in all the process's layers.
     settled: BTreeSet<Arc<str>>,
     /// Names that handlers have reported to although no policy has them, and how often. `None` stands for a report
     /// without a name, in a process without a policy that is settled by its handler.
     wrong: Vec<(Option<Box<str>>, u32)>,
 }
 
-/// Notes that handlers settle policies of this name.
+/// Notes that handlers settle policies with this name.
 pub(crate) fn add(name: &Arc<str>) {
     let names = &mut NAMES.lock().settled;
     if names.len() < MOST_NAMES && !names.contains(name) {
@@ -30,8 +30,8 @@ pub(crate) fn add(name: &Arc<str>) {
     }
 }
 
-/// Notes a report that no policy awaits on its request. That is no mistake if there is a policy of this name: it may
-/// not have charged the request. Otherwise, the first report is logged, and the hundredth.
+/// Notes a report that no policy awaits on its request. That is not a mistake if there is a policy with this name,
+/// because it may not have charged the request. Otherwise, the first report is logged, and the hundredth.
 #[cold]
 pub(crate) fn note_unawaited(name: Option<&str>) {
     if !cfg!(feature = "tracing") {
@@ -43,7 +43,7 @@ pub(crate) fn note_unawaited(name: Option<&str>) {
 }
 
 impl Names {
-    /// Counts a report. Returns the names that would do and the count, if they are to be logged.
+    /// Counts a report. Returns the valid names and the count, if they should be logged.
     fn unawaited(&mut self, name: Option<&str>) -> Option<(String, u32)> {
         let may_be_right = name.map_or(!self.settled.is_empty(), |name| self.settled.contains(name));
         if may_be_right || self.settled.len() >= MOST_NAMES {
@@ -80,7 +80,7 @@ mod tests {
         names.settled.extend(["tokens", "rows"].map(Arc::from));
         assert_eq!(names.unawaited(Some("tokns")), Some(("rows, tokens".to_owned(), 1)));
         assert_eq!(logged(&mut names, Some("tokns")), [100]);
-        // A policy that has not charged the request is no mistake.
+        // If the policy has not charged the request, that is not a mistake.
         assert!(logged(&mut names, Some("tokens")).is_empty() && logged(&mut names, None).is_empty());
         for number in 0..1_000 {
             let _ = names.unawaited(Some(&format!("invented {number}")));

@@ -1,4 +1,4 @@
-//! [`Settlement`]: lets a handler report the real cost of a request.
+//! [`Settlement`]: lets a handler report a request's real cost.
 
 use std::error::Error;
 use std::fmt;
@@ -9,26 +9,26 @@ use smallvec::SmallVec;
 
 use crate::engine::settled_names;
 
-/// Reports the real cost of a request, for policies that are [settled by the
-/// handler](crate::Policy::settle_by_handler): the tokens of a language model, the rows of a query, the seconds of a
-/// job. In the extensions of each request that such a policy has charged.
+/// Reports a request's real cost, for policies that are [settled by the handler](crate::Policy::settle_by_handler),
+/// such as the tokens of a language model, the rows of a query, or the seconds of a job. In the extensions of each
+/// request that such a policy has charged.
 ///
 /// The request is charged its [cost](crate::Policy::cost), an estimate, when it comes. The handler reports the real
-/// cost at any time until the body of the response has ended. Then an excess is refunded, and a shortfall is charged
+/// cost at any time until the response's body has ended. At the end, an excess is refunded, and a shortfall is charged
 /// as far as units are left. Without a report, the estimate stays.
 ///
-/// - **A stream** reports each chunk before it yields it, by [`add`](Self::add) or a [`Meter`]. A client may
-///   disconnect at any time, and then the stream is dropped half-way: a report at its end would never come.
-/// - **A total** that is known at once is reported by [`settle`](Self::settle); if it is called several times, the
-///   last report counts.
+/// - **A stream** reports each chunk before it yields it, by [`add`](Self::add) or a [`Meter`]. A client may disconnect
+///   at any time, and then the stream is dropped half-way, so a report at its end would never come.
+/// - **A total** that is known at once is reported by [`settle`](Self::settle). If you call it several times, the last
+///   report counts.
 /// - **Without a name**, [`settle_all`](Self::settle_all), [`add_all`](Self::add_all) and
 ///   [`meter_all`](Self::meter_all) report to each policy that has charged the request. So a handler need not know
-///   which of several [alternatives](crate::Policy::or_else) that is, and a request that no policy has charged is
-///   no error. Use names where policies count different things, such as tokens and rows.
+///   which [alternative](crate::Policy::or_else) that is, and a request that no policy has charged is not an error. Use
+///   names where policies count different things, such as tokens and rows.
 ///
-/// A report to a name that no policy of the process has is a mistake of the program. It is
-/// [logged](crate::guide::misconfigured#a-handler-reports-a-cost-that-no-policy-awaits), at the first report and at
-/// the hundredth.
+/// If a report has a name that no policy in the process has, that is a mistake in the program. It is
+/// [logged](crate::guide::misconfigured#a-handler-reports-a-cost-that-no-policy-awaits), at the first report and at the
+/// hundredth.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -55,11 +55,11 @@ use crate::engine::settled_names;
 #[doc(alias("llm", "tokens", "streaming"))]
 pub struct Settlement {
     reports: Arc<Reports>,
-    /// The settlement of the layer around this one, whose policies can be settled, too.
+    /// The outer layer's settlement, whose policies can be settled, too.
     outer: Option<Arc<Self>>,
 }
 
-/// The reports of one request, for each policy that awaits one.
+/// One request's reports, for each policy that awaits one.
 pub(crate) struct Reports(SmallVec<[Report; 1]>);
 
 struct Report {
@@ -78,8 +78,8 @@ const ENDED: u64 = u64::MAX - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SettleError {
-    /// No policy of this name awaits a report on the request. This is also the case if the policy has let the request
-    /// pass uncharged: it is exempt, a shadow would have rejected it, or the limiter could not decide.
+    /// No policy with this name awaits a report on the request. This is also the case if the policy has let the request
+    /// pass uncharged, because it is exempt, a shadow would have rejected it, or the limiter could not decide.
     #[non_exhaustive]
     UnknownPolicy {
         /// The name.
@@ -87,7 +87,7 @@ pub enum SettleError {
         /// The policies that await one.
         known: Vec<String>,
     },
-    /// The body of the response has ended: the charge is final.
+    /// The response's body has ended, so the charge is final.
     Ended,
 }
 
@@ -97,64 +97,63 @@ impl Settlement {
         Self { reports, outer: outer.map(Arc::new) }
     }
 
-    /// Reports the total `cost` of the request for this policy, in the units of its quota. Replaces an earlier
-    /// report.
+    /// Reports the request's total `cost` for this policy, in its quota's units. Replaces an earlier report.
     ///
     /// # Errors
     ///
-    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    /// If no policy with this name awaits a report, or if the response's body has ended.
     pub fn settle(&self, policy: &str, cost: u64) -> Result<(), SettleError> {
         self.report(policy, |_| cost)
     }
 
-    /// Adds `units` to the reported cost of the request for this policy, in the units of its quota. The first report
-    /// counts from zero, and not from the estimate.
+    /// Adds `units` to the request's reported cost for this policy, in its quota's units. The first report counts from
+    /// zero, and not from the estimate.
     ///
-    /// Report a chunk before it is sent: then the final charge covers all sent chunks, also if the client
+    /// Report a chunk before you send it, so that the final charge covers all sent chunks, even if the client
     /// disconnects.
     ///
     /// # Errors
     ///
-    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    /// If no policy with this name awaits a report, or if the response's body has ended.
     pub fn add(&self, policy: &str, units: u64) -> Result<(), SettleError> {
         self.report(policy, |before| before.saturating_add(units))
     }
 
-    /// Reports the total `cost` of the request to each policy that has charged it and is [settled by the
-    /// handler](crate::Policy::settle_by_handler), in the units of their quotas. Replaces earlier reports. Returns how
-    /// many policies got it: 0 if none has charged the request, as one that is exempt, or if the body of the response
-    /// has ended.
+    /// Reports the request's total `cost` to each policy that has charged it and is [settled by the
+    /// handler](crate::Policy::settle_by_handler), in their quotas' units. Replaces earlier reports. Returns how many
+    /// policies got it: 0 if no policy has charged the request, for example because it is exempt, or if the response's
+    /// body has ended.
     pub fn settle_all(&self, cost: u64) -> usize {
         self.report_to_all(|_| cost)
     }
 
-    /// Adds `units` to the reported cost of the request, for each policy that has charged it and is settled by the
-    /// handler: see [`add`](Self::add). Returns how many policies got it, as [`settle_all`](Self::settle_all) does.
+    /// Adds `units` to the request's reported cost, for each policy that has charged it and is settled by the handler:
+    /// see [`add`](Self::add). Returns how many policies got it, as [`settle_all`](Self::settle_all) does.
     pub fn add_all(&self, units: u64) -> usize {
         self.report_to_all(|before| before.saturating_add(units))
     }
 
-    /// Returns a meter that counts the cost of the request from now on, for each policy that has charged it and is
-    /// settled by the handler. It starts at zero, as that of [`meter`](Self::meter) does. For a request that no policy
-    /// has charged, it counts nothing.
+    /// Returns a meter that counts the request's cost from now on, for each policy that has charged it and is settled
+    /// by the handler. It starts at zero, like [`meter`](Self::meter). For a request that no policy has charged, it
+    /// does nothing.
     #[must_use]
     pub fn meter_all(&self) -> Meter {
         self.settle_all(0);
         Meter { settlement: self.clone(), policy: None }
     }
 
-    /// Returns a meter that counts the cost of the request for this policy from now on. It starts at zero, so a
-    /// client that disconnects before the first chunk is charged nothing.
+    /// Returns a meter that counts the request's cost for this policy from now on. It starts at zero, so a client that
+    /// disconnects before the first chunk is not charged.
     ///
     /// # Errors
     ///
-    /// If no policy of this name awaits a report, or if the body of the response has ended.
+    /// If no policy with this name awaits a report, or if the response's body has ended.
     pub fn meter(&self, policy: &str) -> Result<Meter, SettleError> {
         self.settle(policy, 0)?;
         Ok(Meter { settlement: self.clone(), policy: Some(policy.into()) })
     }
 
-    /// Changes the reported cost for all policies of this name.
+    /// Changes the reported cost for all policies with this name.
     fn report(&self, policy: &str, change: impl Fn(u64) -> u64) -> Result<(), SettleError> {
         let reported = self.known().filter(|report| *report.policy == *policy).map(|report| report.change(&change));
         match reported.reduce(|one, other| one | other) {
@@ -180,19 +179,19 @@ impl Settlement {
         })
     }
 
-    /// The reports for the policies of all layers.
+    /// The reports for the policies in all layers.
     fn known(&self) -> impl Iterator<Item = &Report> {
         self.chain().flat_map(|settlement| &settlement.reports.0)
     }
 
-    /// This settlement, then the settlements of the layers around.
+    /// This settlement, then the outer layers' settlements.
     fn chain(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |settlement| settlement.outer.as_deref())
     }
 }
 
-/// Counts the cost of a request while its response is sent: see [`Settlement::meter`]. Each unit is reported when it
-/// is added, so nothing is lost when the meter is dropped with the stream of a client that has disconnected.
+/// Counts a request's cost while its response is sent: see [`Settlement::meter`]. Each unit is reported when it is
+/// added, so nothing is lost if a client disconnects and the meter is dropped with the stream.
 ///
 /// ```
 /// use tower_sluice::policy::SettleError;
@@ -206,16 +205,16 @@ impl Settlement {
 #[derive(Clone, Debug)]
 pub struct Meter {
     settlement: Settlement,
-    /// `None` for each that has charged the request.
+    /// `None` for each policy that has charged the request.
     policy: Option<Box<str>>,
 }
 
 impl Meter {
-    /// Adds `units` of the policy's quota. After the end of the response's body, this adds nothing, since nothing is
+    /// Adds `units` of the policy's quota. After the response's body has ended, this has no effect, because nothing is
     /// sent any more.
     pub fn add(&self, units: u64) {
         match &self.policy {
-            // The policy was known when the meter was made: a failure means that the body has ended.
+            // The policy was known when the meter was made, so a failure means that the body has ended.
             Some(policy) => drop(self.settlement.add(policy, units)),
             None => {
                 self.settlement.add_all(units);
@@ -228,13 +227,13 @@ impl Report {
     /// Changes the reported cost, unless the body has ended, and returns whether it has not.
     fn change(&self, change: impl Fn(u64) -> u64) -> bool {
         let change = |before| (before != ENDED).then(|| change(cost(before).unwrap_or(0)).min(ENDED - 1));
-        // Relaxed: nothing is published with the cost.
+        // Relaxed, because nothing is published with the cost.
         self.cost.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 }
 
 impl Reports {
-    /// Reports for policies of these names.
+    /// Reports for policies with these names.
     pub(crate) fn for_policies(policies: impl Iterator<Item = Arc<str>>) -> Self {
         Self(policies.map(|policy| Report { policy, cost: AtomicU64::new(NONE) }).collect())
     }
@@ -258,7 +257,7 @@ impl Reports {
     }
 }
 
-/// The cost, unless `report` is one of the marks.
+/// The cost, unless `report` is a mark.
 fn cost(report: u64) -> Option<u64> {
     Some(report).filter(|report| *report < ENDED)
 }
@@ -316,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_meter_counts_from_zero_and_until_the_end() {
+    fn meters_count_from_zero_to_the_end() {
         let reports = reports(&["tokens"]);
         let settlement = Settlement::new(Arc::clone(&reports), None);
         let meter = settlement.meter("tokens").unwrap();
@@ -337,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_without_a_name_reach_all_that_charged() {
+    fn unnamed_reports_reach_all_that_charged() {
         let (outer, inner) = (reports(&["included"]), reports(&["tokens", "pool"]));
         let settlement = Settlement::new(Arc::clone(&inner), Some(Settlement::new(Arc::clone(&outer), None)));
         assert_eq!((settlement.settle_all(7), settlement.add_all(2)), (3, 3));
@@ -354,9 +353,9 @@ mod tests {
         assert_eq!((uncharged.settle_all(1), uncharged.add_all(1)), (0, 0));
     }
 
-    /// A layer for a customer around one for the company, each with its tokens.
+    /// A layer for a customer is around one for the company, each with its tokens.
     #[test]
-    fn policies_of_one_name_in_two_layers_get_the_same_reports() {
+    fn layers_share_reports_by_name() {
         let outer = reports(&["tokens"]);
         let inner = reports(&["tokens"]);
         let settlement = Settlement::new(Arc::clone(&inner), Some(Settlement::new(Arc::clone(&outer), None)));
@@ -367,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inner_layer_does_not_hide_the_policies_of_an_outer_one() {
+    fn inner_layers_do_not_hide_outer_policies() {
         let outer = reports(&["tokens"]);
         let inner = reports(&["rows"]);
         let settlement = Settlement::new(Arc::clone(&inner), Some(Settlement::new(Arc::clone(&outer), None)));

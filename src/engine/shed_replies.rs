@@ -1,4 +1,4 @@
-//! [`ShedReplies`]: the replies to subjects that an overloaded server sheds, each put together once.
+//! [`ShedReplies`]: replies to subjects that an overloaded server sheds, each built once.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::engine::translate::Translate;
 use crate::values::ShedsAnybody;
 use crate::values::time::seconds_ceil;
 
-/// The replies of one policy to subjects that were shed. They differ in their wait alone, so the first one with each
-/// wait is kept, and the others are copies: a server that is overloaded has no time to put them together.
+/// One policy's replies to subjects that were shed. They differ only in their wait, so we keep the first one with each
+/// wait and copy it for the others, because an overloaded server has no time to build them.
 pub(crate) struct ShedReplies<D: Translate> {
-    /// By the seconds that are advertised; without a wait at zero. Made for the first one.
+    /// By the advertised seconds. A reply without a wait is at zero. Made for the first one.
     by_seconds: OnceLock<Box<[OnceLock<D::Kept>]>>,
-    /// Made for the first one without a wait, if the limiter sheds subjects whoever has sent them.
+    /// Made for the first reply without a wait, if the limiter sheds subjects from any sender.
     for_anybody: OnceLock<ForAnybody<D>>,
 }
 
 /// An overloaded server advertises 30 seconds at most.
 const PLACES: usize = 31;
 
-/// The reply to subjects that are shed whoever has sent them, and what says when.
+/// The reply to subjects that are shed from any sender, and the shedder that decides when.
 pub(crate) struct ForAnybody<D: Translate> {
     pub(crate) shedder: Arc<dyn ShedsAnybody>,
     kept: D::Kept,
@@ -30,8 +30,8 @@ impl<D: Translate> ShedReplies<D> {
         Self { by_seconds: OnceLock::new(), for_anybody: OnceLock::new() }
     }
 
-    /// Returns the reply that advertises this wait: a copy, or what `make` returns, which must depend on the wait only
-    /// if the subject is a [usual](Translate::is_usual) one.
+    /// Returns the reply that advertises this wait, as a copy, or from `make`. If the subject is a
+    /// [usual](Translate::is_usual) one, the reply from `make` must depend only on the wait.
     pub(crate) fn get_or_make(
         &self,
         wait: Option<Duration>,
@@ -56,7 +56,7 @@ impl<D: Translate> ShedReplies<D> {
         reply
     }
 
-    /// The reply to subjects that are shed whoever has sent them, once there was one.
+    /// The reply to subjects that are shed from any sender, once there was one.
     #[inline]
     pub(crate) fn for_anybody(&self) -> Option<&ForAnybody<D>> {
         self.for_anybody.get()

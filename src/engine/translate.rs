@@ -1,4 +1,4 @@
-//! [`Translate`]: what the engine leaves to a domain, so that it need not know what becomes of its decisions.
+//! [`Translate`]: a domain's part, so that the engine need not know how its decisions are used.
 
 use std::time::Duration;
 
@@ -11,33 +11,33 @@ use super::settlement::Settlement;
 use super::verdict::Verdict;
 use crate::values::{Decision, LimiterError, PartitionKey, Quota, RequestEnd};
 
-/// The decision of a policy on a subject.
+/// A policy's decision on a subject.
 #[derive(Clone, Copy)]
 pub(crate) struct Reading<'a> {
     /// The policy's index.
     pub(crate) policy: usize,
     pub(crate) key: &'a PartitionKey,
-    /// The quota of the key, if it has one of its own.
+    /// The key's own quota, if it has one.
     pub(crate) quota: Option<Quota>,
     pub(crate) decision: &'a Decision,
 }
 
-/// What a domain makes of the engine's decisions. All of it is compiled per domain, so that a translation costs no call
-/// through a pointer, and nothing is moved for it.
+/// How a domain translates the engine's decisions. It is compiled per domain, so that a translation does not cost a
+/// call through a pointer, and nothing is moved for it.
 pub(crate) trait Translate: Domain {
-    /// The settings of a layer that only the translation reads.
+    /// A layer's settings that only the translation reads.
     type Settings: Default + Send + Sync;
 
-    /// What is prepared once for all subjects, from the settings and the policies in force.
+    /// Data prepared once for all subjects, from the settings and the policies in force.
     type Prepared: Send + Sync;
 
-    /// The report of the decisions: the fields of a response.
+    /// The report on the decisions, such as response fields.
     type Fields: Default + Send + Sync + Unpin;
 
     /// The answer to a rejected subject.
     type Reply: Send;
 
-    /// A reply that is kept, for rejections that differ in nothing.
+    /// A reply that is kept, for identical rejections.
     type Kept: Clone + Send + Sync;
 
     /// An admitted subject that holds units until it is over.
@@ -49,37 +49,37 @@ pub(crate) trait Translate: Domain {
     /// How far an open subject has come.
     type Progress: Progress;
 
-    /// Prepares what all subjects need. `has_choices` is whether there are alternatives among the policies.
+    /// Prepares the data for all subjects. `has_choices` says whether there are alternatives among the policies.
     fn prepare(settings: &Self::Settings, policies: &[Policy<Self>], has_choices: bool) -> Self::Prepared;
 
     /// Reports decisions.
     fn fields<'a>(prepared: &Self::Prepared, readings: impl Iterator<Item = Reading<'a>> + Clone) -> Self::Fields;
 
-    /// Whether such a report says nothing.
+    /// Whether such a report is empty.
     fn is_empty(fields: &Self::Fields) -> bool;
 
-    /// Rejects a subject for the decisions of policies, of which `policy` gives the reason.
+    /// Rejects a subject because of policies' decisions. `policy` gives the reason.
     fn reject(policy: &Policy<Self>, refusal: Refusal, verdict: Verdict) -> Self::Rejection;
 
     /// Rejects a subject without the key that it must have.
     fn reject_without_key(error: &KeyError) -> Self::Rejection;
 
-    /// Rejects a subject since a limiter cannot decide.
+    /// Rejects a subject because a limiter cannot decide.
     fn reject_for_failure(policy: &Policy<Self>, error: &LimiterError, verdict: Verdict) -> Self::Rejection;
 
     /// The wait that a rejection advertises.
     fn advertised(rejection: &Self::Rejection) -> Option<Duration>;
 
-    /// The marks of a subject, by which its policies are found.
+    /// A subject's marks, by which its policies are found.
     fn marks<'s>(settings: &Self::Settings, subject: &'s Self::Subject<'_>) -> Option<&'s Marks>;
 
     /// The time that the client is willing to wait, if it sends one.
     fn patience(subject: &Self::Subject<'_>) -> Option<Duration>;
 
-    /// Whether rejections by a policy that sheds differ in their wait alone.
+    /// Whether rejections by a policy that sheds differ only in their wait.
     fn replies_alike(settings: &Self::Settings, prepared: &Self::Prepared) -> bool;
 
-    /// Whether the reply to a subject depends on nothing in it.
+    /// Whether the reply to a subject is independent of its contents.
     fn is_usual(subject: &Self::Subject<'_>) -> bool;
 
     /// Keeps a reply, if it can be copied.
@@ -91,7 +91,8 @@ pub(crate) trait Translate: Domain {
     /// Makes an admitted subject hold units.
     fn hold(held: Held) -> Self::Held;
 
-    /// The verdict on an open subject so far, if one is kept, and what reports its cost, if a policy awaits that.
+    /// The verdict on an open subject so far, if one is kept, and the handle that reports its cost, if a policy awaits
+    /// one.
     fn look(open: &Self::Open) -> (Option<Verdict>, Option<Settlement>);
 
     /// Ends a subject that holds units, with its outcome if that is known.
@@ -106,6 +107,6 @@ pub(crate) trait Translate: Domain {
 
 /// How far a subject has come.
 pub(crate) trait Progress: Default + Send + Sync {
-    /// How the subject is over, if it is dropped now.
+    /// How the subject has ended, if it is dropped now.
     fn end(&self) -> RequestEnd;
 }

@@ -1,4 +1,4 @@
-//! `Verdict`: the decisions of all policies on one request.
+//! `Verdict`: all policies' decisions on one request.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use crate::engine::domain::Domain;
 use crate::engine::policy::{Policy, Share};
 use crate::values::{Decision, Exception, PartitionKey};
 
-/// The decisions of all policies that applied to a request, and whether it was admitted. A layer with
-/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) attaches it to the extensions of admitted requests, for
-/// the handler, and of all responses, for outer layers; every [`Rejection`](crate::Rejection) has it.
+/// The decisions by all policies that applied to a request, and whether it was admitted. A layer with
+/// [`verdict`](crate::layer::RateLimitLayerBuilder::verdict) puts it into the extensions of admitted requests, for the
+/// handler, and into those of all responses, for outer layers. Every [`Rejection`](crate::Rejection) has it.
 ///
 /// With axum (crate feature `axum`), a handler takes it as an argument:
 ///
@@ -45,12 +45,13 @@ use crate::values::{Decision, Exception, PartitionKey};
 /// appears if the request lacks a key, or is an exempt CORS preflight.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    // Most layers have one policy, and a verdict is behind a pointer wherever it waits for its response.
+    // One is stored inline, because most layers have one policy, and a verdict that waits for its response is behind a
+    // pointer.
     policies: SmallVec<[PolicyVerdict; 1]>,
     is_rejected: bool,
 }
 
-/// The decision of one policy.
+/// One policy's decision.
 #[derive(Clone, Debug)]
 pub struct PolicyVerdict {
     name: Arc<str>,
@@ -60,13 +61,13 @@ pub struct PolicyVerdict {
     is_passed_over: bool,
     /// The key, if the request may have several for the policy.
     key: Option<Box<PartitionKey>>,
-    /// The greatest share of its limit that the charge has crossed.
+    /// The greatest share that the charge has crossed.
     crossed: Option<Share>,
 }
 
 impl Verdict {
-    /// The decision of each policy, in the order in which they are charged; then the decisions of inner layers that
-    /// attach their verdicts.
+    /// Each policy's decision, in the order in which they are charged, then the decisions by inner layers that attach
+    /// their verdicts.
     #[must_use]
     pub fn policies(&self) -> &[PolicyVerdict] {
         &self.policies
@@ -74,7 +75,7 @@ impl Verdict {
 
     pub(crate) fn new(policies: impl IntoIterator<Item = PolicyVerdict>) -> Self {
         let mut all = SmallVec::new();
-        // Pushed one by one: to collect into a `SmallVec` is a large function for each type of iterator.
+        // Push one by one, because collecting into a `SmallVec` compiles to a large function for each iterator type.
         policies.into_iter().for_each(|policy| all.push(policy));
         Self { policies: all, is_rejected: false }
     }
@@ -89,19 +90,19 @@ impl Verdict {
     }
 
     /// The enforced policies that rejected the request. Empty if it was rejected for another
-    /// [reason](crate::Rejection::reason): it has no usable key, or a limiter could not decide.
+    /// [reason](crate::Rejection::reason), because it does not have a usable key, or a limiter could not decide.
     pub fn violated(&self) -> impl Iterator<Item = &PolicyVerdict> {
         self.policies.iter().filter(|policy| !policy.shadow && !policy.is_passed_over && !policy.decision.is_allowed())
     }
 
     /// Whether the request was admitted, by this layer and by all inner layers that attach their verdicts. Otherwise a
-    /// policy rejected it, it had no usable key, or a limiter could not decide and its policy fails closed.
+    /// policy rejected it, it did not have a usable key, or a limiter could not decide and its policy fails closed.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         !self.is_rejected
     }
 
-    /// Adds the decisions of another verdict behind its own.
+    /// Appends another verdict's decisions.
     pub(crate) fn append(&mut self, other: &Self) {
         self.policies.extend(other.policies.iter().cloned());
         self.is_rejected |= other.is_rejected;
@@ -109,7 +110,7 @@ impl Verdict {
 }
 
 impl PolicyVerdict {
-    /// `fell_back`: whether the local fallback made the decision.
+    /// `fell_back` says whether the local fallback made the decision.
     pub(crate) fn new<D: Domain>(policy: &Policy<D>, decision: Decision, fell_back: bool) -> Self {
         let name = Arc::clone(&policy.name);
         Self { name, decision, shadow: policy.shadow, fell_back, is_passed_over: false, key: None, crossed: None }
@@ -119,17 +120,17 @@ impl PolicyVerdict {
         Self { crossed, ..self }
     }
 
-    /// The decision on this one of several keys.
+    /// Sets the key, if the request has several.
     pub(crate) fn of_key(self, key: &PartitionKey) -> Self {
         Self { key: Some(Box::new(key.clone())), ..self }
     }
 
-    /// The decision of a limiter that a handler has asked.
+    /// The decision by a limiter that a handler has asked.
     pub(crate) const fn named(name: Arc<str>, decision: Decision) -> Self {
         Self { name, decision, shadow: false, fell_back: false, is_passed_over: false, key: None, crossed: None }
     }
 
-    /// The same decision, of a policy that was [passed over](Self::is_passed_over).
+    /// Marks the policy as [passed over](Self::is_passed_over).
     pub(crate) fn passed_over(self) -> Self {
         Self { is_passed_over: true, ..self }
     }
@@ -152,21 +153,22 @@ impl PolicyVerdict {
         &self.decision
     }
 
-    /// The ban of the key, if it is banned: [by hand](crate::LimitsHandle::ban), with the operator's reason, or due to
-    /// a [penalty](crate::Policy::penalty).
+    /// The key's ban, if it is banned: [by hand](crate::LimitsHandle::ban), with the operator's reason, or due to a
+    /// [penalty](crate::Policy::penalty).
     #[must_use]
     pub fn ban(&self) -> Option<Exception> {
         self.decision.ban()
     }
 
-    /// Whether it had no room, and an [alternative](crate::policy::Policies) has, so that it rejects nothing.
+    /// Whether it had no room, but an [alternative](crate::policy::Policies) has, so that it does not reject the
+    /// request.
     #[must_use]
     pub const fn is_passed_over(&self) -> bool {
         self.is_passed_over
     }
 
-    /// The greatest [share](crate::Policy::on_crossing) of its limit that the charge of the request has crossed on its
-    /// arrival, whether or not that was reported; `None` if it has crossed none, or the policy reports no crossings.
+    /// The greatest [share](crate::Policy::on_crossing) of its limit that the request's charge has crossed on arrival,
+    /// whether or not that was reported. `None` if it has not crossed one, or the policy does not report crossings.
     #[must_use]
     pub fn crossed(&self) -> Option<f64> {
         self.crossed.map(Share::to_f64)

@@ -1,4 +1,4 @@
-//! A layer's answers without its service: for gateways and servers that are no tower services.
+//! A layer's answers without its service, for gateways and servers that are not tower services.
 
 use std::fmt;
 use std::future::Future;
@@ -21,12 +21,12 @@ use crate::http::service::still_open;
 use crate::http::translation;
 
 impl LimitsHandle {
-    /// Decides on a request as the service of the layer does, and answers it if it is rejected, with the layer's
-    /// fields, format and jitter. For a gateway that asks for a decision, or a server that is no tower service; an app
-    /// uses the [layer](crate::RateLimitLayer). The head of the request is enough; a
+    /// Decides on a request as the layer's service does, and answers it if it is rejected, with the layer's fields,
+    /// format and jitter. Use it for a gateway that asks for a decision, or a server that is not a tower service. An
+    /// app uses the [layer](crate::RateLimitLayer). The request's head is enough, and a
     /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is assumed to have no body. If a policy
-    /// reads the address of the peer, insert it as a `SocketAddr` into the extensions of the request. Nothing is added
-    /// to them: take the [settlement](Admission::settlement) from the admission.
+    /// reads the peer's address, insert it as a `SocketAddr` into the request's extensions. Nothing is added to them,
+    /// so take the [settlement](Admission::settlement) from the admission.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -46,13 +46,13 @@ impl LimitsHandle {
     /// # }
     /// ```
     ///
-    /// The decision is made by this call, unless the request has to wait; then the future waits, within a Tokio
-    /// runtime. Dropped meanwhile, it leaves the queue, and charges stay, except for estimates that are
+    /// This call makes the decision, unless the request has to wait. In that case the future waits, within a Tokio
+    /// runtime. If you drop it meanwhile, the request leaves the queue, and charges stay, except for estimates that are
     /// [settled](crate::Policy::settle_by_handler).
     ///
     /// # Errors
     ///
-    /// The response to a request that is rejected.
+    /// If the request is rejected: its response.
     pub fn answer<'a>(&self, head: &RequestHead<'a>) -> Answering<'a> {
         let layer = self.layer();
         let in_force = layer.load();
@@ -88,7 +88,7 @@ enum State<'a> {
 }
 
 fn admission(mut admitted: Annotations, head: &RequestHead<'_>) -> Admission<Http> {
-    // No handler sees them: the caller has the admission.
+    // No handler sees these extensions, because the caller has the admission.
     admitted.extend(*head.method() == Method::HEAD, &mut Extensions::new());
     Admission::new(admitted)
 }
@@ -121,10 +121,10 @@ impl fmt::Debug for Answering<'_> {
 }
 
 impl Admission<Http> {
-    /// Adds the fields of the quota to the response, and the [verdict](crate::layer::RateLimitLayerBuilder::verdict) to
-    /// its extensions. The request is over when the body ends or is dropped: then charges that depend on the response
-    /// are made, and the units that it holds are released. A clone of its [settlement](Self::settlement) reports costs
-    /// until then.
+    /// Adds the quota fields to the response, and the [verdict](crate::layer::RateLimitLayerBuilder::verdict) to its
+    /// extensions. The request is over when the body ends or is dropped: charges that depend on the response are made
+    /// then, and the units that it holds are released. Until then, a clone of its [settlement](Self::settlement)
+    /// reports costs.
     pub fn respond<B>(self, mut response: Response<B>) -> Response<ResponseBody<B>> {
         match self.into_admitted().write(&mut response) {
             Some(open) => still_open(response, open),

@@ -1,4 +1,4 @@
-//! The body of a rejection.
+//! The body in a rejection's response.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -11,15 +11,15 @@ use http_body::{Body, Frame, SizeHint};
 use crate::http::log;
 use crate::util::lock::Lock;
 
-/// The body of a rejection: anything that converts to bytes, or any [`Body`].
+/// A rejection's body: anything that converts to bytes, or any [`Body`].
 pub struct RejectionBody(BodyContent);
 
-/// Three words, since it shares its memory with the inner service's body, which often has two.
+/// It has three words, because it shares its memory with the inner service's body, which often has two.
 enum BodyContent {
     Whole(Box<[u8]>),
     Static(&'static [u8]),
     Shared(Box<Bytes>),
-    /// Some bodies, such as axum's, are not `Sync`. The mutex makes them so: it is never contended, and polling does
+    /// Some bodies, such as axum's, are not `Sync`, so a mutex makes them so. It is never contended, and polling does
     /// not lock it.
     Streamed(Box<Lock<Pin<Box<dyn Streamed>>>>),
 }
@@ -34,7 +34,7 @@ trait Streamed: Send {
 }
 
 impl RejectionBody {
-    /// Sends `body`. If polling it fails, the response ends there. The first such error of the process is logged.
+    /// Sends `body`. If polling it fails, the response ends there. The process's first such error is logged.
     pub fn new<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -43,7 +43,7 @@ impl RejectionBody {
         Self(BodyContent::Streamed(Box::new(Lock::new(Box::pin(body)))))
     }
 
-    /// The bytes, if all of them are in memory.
+    /// The bytes, if all are in memory.
     pub(crate) fn whole(&self) -> Option<&[u8]> {
         match &self.0 {
             BodyContent::Streamed(_) => None,
@@ -87,7 +87,7 @@ impl RejectionBody {
 }
 
 impl BodyContent {
-    /// The bytes of a body that is not streamed.
+    /// The bytes, unless the body is streamed.
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Whole(body) => body,
@@ -179,7 +179,7 @@ impl fmt::Debug for RejectionBody {
 mod tests {
     use super::*;
 
-    /// A body that knows its length of zero, but not that it has ended.
+    /// A body that knows that its length is zero, but not that it has ended.
     struct Nothing;
 
     impl Body for Nothing {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_body_with_bytes_has_a_content_length() {
+    fn only_bytes_have_a_content_length() {
         for body in [RejectionBody::from(()), "".into(), Bytes::new().into(), RejectionBody::new(Nothing)] {
             assert_eq!(body.content_length(), None);
         }

@@ -13,8 +13,8 @@ use crate::engine::policy::log;
 use crate::http::head::{RequestHead, only_line, trimmed};
 use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 
-/// Requests to which a policy does not apply: from some networks, with some header values, or to some paths. A
-/// request that meets one of these conditions is exempt. See [`Policy::exempt`](crate::Policy::exempt).
+/// Requests to which a policy does not apply, from some networks, with some header values, or to some paths. If a
+/// request meets one condition, it is exempt. See [`Policy::exempt`](crate::Policy::exempt).
 ///
 /// ```
 /// use http::HeaderName;
@@ -34,8 +34,8 @@ use crate::http::key::{ClientIp, KeyError, Ranges, TrustedProxiesError};
 ///
 /// # Cost
 ///
-/// Each request is compared with all networks and paths, one after the other, and the value of an exempt header is
-/// hashed (SHA-256) once per exempt value of the header. Nothing is allocated.
+/// Each request is compared with all networks and paths, one after the other, and an exempt header's value is hashed
+/// (SHA-256) once per exempt value for this header. Nothing is allocated.
 #[derive(Clone, Default)]
 #[must_use]
 #[doc(alias("allowlist", "whitelist", "bypass"))]
@@ -56,26 +56,25 @@ enum Path {
 }
 
 impl Exemptions {
-    /// Makes exemptions that exempt no request yet.
+    /// Makes exemptions that do not exempt any request yet.
     pub const fn new() -> Self {
         Self { networks: Vec::new(), headers: Vec::new(), paths: Vec::new() }
     }
 
     /// Exempts clients in these networks (`10.0.0.0/8`, `fd00::/8`) or with these addresses (`192.0.2.7`).
     ///
-    /// `client` finds the address, and should be the [`ClientIp`] that also finds it for the key; without proxies in
-    /// front of this server, [`ClientIp::peer`]. A client can only be exempt by an address that it has:
+    /// `client` finds the address, and should be the [`ClientIp`] that also finds it for the key. Without proxies in
+    /// front of this server, that is [`ClientIp::peer`]. A client can only be exempt by an address that it has:
     ///
-    /// - A forwarding header of a peer that is not trusted is not read.
+    /// - A forwarding header from a peer that is not trusted is not read.
     /// - A request from such a peer that has a forwarding header all the same (`X-Forwarded-For`, `Forwarded`,
-    ///   `X-Real-IP`, `Via`, or the header that `client` reads) is not exempt: its peer is a proxy that `client` does
-    ///   not know, and any client may be behind it. So a forgotten proxy in an exempt network exempts no client,
-    ///   unless it sends no such header, or is itself behind a trusted proxy, which reports it as the client: list
-    ///   every proxy.
+    ///   `X-Real-IP`, `Via`, or the header that `client` reads) is not exempt, because its peer is a proxy that
+    ///   `client` does not know, and any client may be behind it. So a forgotten proxy in an exempt network does not
+    ///   exempt any client, unless it sends no such header, or is itself behind a trusted proxy, which reports it as
+    ///   the client. Therefore list every proxy.
     /// - If a trusted proxy does not report its client, the client is not exempt, and the proxy is not exempt,
     ///   either.
-    /// - IPv4 networks match IPv4 addresses, also in their notation as IPv6 (`::ffff:10.0.0.1`), but no addresses of
-    ///   NAT64 or 6to4.
+    /// - IPv4 networks match IPv4 addresses, also written as IPv6 (`::ffff:10.0.0.1`), but not NAT64 or 6to4 addresses.
     ///
     /// If the server does not provide the peer's address (see [`PeerIp`](crate::key::PeerIp)), no request is exempt by
     /// its network, which is logged once.
@@ -103,16 +102,17 @@ impl Exemptions {
     }
 
     /// Exempts requests with this header, if it comes once and has exactly this value (except for white space around
-    /// it, which is no part of a value). A second call for the same header adds a value, so that a value can be
+    /// it, which is not part of a value). A second call for the same header adds a value, so that a value can be
     /// replaced without a gap.
     ///
-    /// The value is a password: choose it at random, and send it over connections that no third party can read. It is
-    /// compared in constant time, and never logged; only its hash is kept. The request goes on to the service with
-    /// the header.
+    /// The value is a password, so choose it at random, and send it over connections that no third party can read. It
+    /// is compared in constant time, and never logged, and only its hash is kept. The request goes on to the service
+    /// with the header.
     ///
     /// # Errors
     ///
-    /// If no request can have the value: it is empty, begins or ends with white space, or is no header value.
+    /// If no request can have the value, because it is empty, begins or ends with white space, or is not a valid header
+    /// value.
     pub fn header(mut self, name: HeaderName, value: &str) -> Result<Self, ExemptionError> {
         if value.is_empty() || value.trim_ascii() != value || HeaderValue::from_str(value).is_err() {
             return Err(ExemptionError::HeaderValue { name });
@@ -123,21 +123,21 @@ impl Exemptions {
 
     /// Exempts requests to this path, or to all paths below it if it ends in `/*`. The query is ignored.
     ///
-    /// Paths are compared as they were sent, byte for byte, and not normalised: `/healthz` does not exempt
-    /// `/healthz/`, `//healthz`, `/Healthz` or `/%68ealthz`. A request that is spelled in another way is charged, as
-    /// if it were not exempt.
+    /// Paths are compared as they were sent, byte for byte, and not normalised: `/healthz` does not exempt `/healthz/`,
+    /// `//healthz`, `/Healthz` or `/%68ealthz`. A request with another spelling is charged, as if it were not exempt.
     ///
     /// The `*` stands for paths that all servers read the same way. It does not match a path with `%`, `;`, `\`, an
-    /// empty segment (`//`) or a segment of dots (`..`): a router may read `/assets/../login`, `/assets/%2e%2e/login`
-    /// and `/assets/..;/login` as `/login`, so they are charged. A file with a space in its name is charged, too.
+    /// empty segment (`//`) or a dot segment (`..`), because a router may read `/assets/../login`,
+    /// `/assets/%2e%2e/login` and `/assets/..;/login` as `/login`. Such paths are charged, and so is a file with a
+    /// space in its name.
     ///
     /// Do not exempt paths if the service routes requests by anything but the path, such as the header
-    /// `X-Original-URL`. The layer compares the path that it sees itself: inside of a router that cuts off a prefix,
-    /// the path without the prefix. gRPC methods are paths, such as `/grpc.health.v1.Health/*`.
+    /// `X-Original-URL`. The layer compares the path that it sees itself, so inside a router that cuts off a prefix, it
+    /// compares the path without the prefix. gRPC methods are paths, such as `/grpc.health.v1.Health/*`.
     ///
     /// # Errors
     ///
-    /// If no request has this path; if it has a `*` that is not a whole last segment; or if it is `/*`, which would
+    /// If no request has this path, if it has a `*` that is not a whole last segment, or if it is `/*`, which would
     /// exempt all requests.
     pub fn path(mut self, path: &str) -> Result<Self, ExemptionError> {
         let written = || path.to_owned();
@@ -195,8 +195,8 @@ fn is_plain(rest: &str) -> bool {
         && folders.is_none_or(|folders| !folders.split('/').any(is_dots))
 }
 
-/// Returns whether a header comes once, and its value has this hash. The time does not depend on the number of
-/// correct bytes.
+/// Returns whether a header comes once, and its value has this hash. Takes the same time for any number of correct
+/// bytes.
 fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
     let Some(value) = only_line(headers, name) else { return false };
     let sent: Hash = Sha256::digest(trimmed(value)).into();
@@ -204,7 +204,7 @@ fn has_value(headers: &HeaderMap, name: &HeaderName, hash: &Hash) -> bool {
     black_box(difference) == 0
 }
 
-/// Shows no values of headers.
+/// Does not show header values.
 impl fmt::Debug for Exemptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let headers: Vec<_> = self.headers.iter().map(|(name, _)| name).collect();
@@ -216,7 +216,7 @@ impl fmt::Debug for Exemptions {
     }
 }
 
-/// The exemptions of one policy.
+/// One policy's exemptions.
 pub(crate) struct Except {
     exemptions: Exemptions,
     warning: Once,
@@ -241,7 +241,7 @@ impl Except {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExemptionError {
-    /// The text is no network and no address.
+    /// The text is neither a network nor an address.
     Network(TrustedProxiesError),
     /// The networks span half of all addresses or more, so that the policy would limit few clients, if any.
     #[non_exhaustive]
@@ -252,22 +252,23 @@ pub enum ExemptionError {
     /// No request can have this value, which the error does not show.
     #[non_exhaustive]
     HeaderValue {
-        /// The name of the header.
+        /// The header's name.
         name: HeaderName,
     },
-    /// No request has this path: it does not begin with a slash, has a query, or characters that a URI cannot have.
+    /// No request has this path, because it does not begin with a slash, has a query, or characters that a URI cannot
+    /// have.
     #[non_exhaustive]
     MalformedPath {
-        /// The path of the exemption.
+        /// The exemption's path.
         path: String,
     },
     /// The `*` is not the last segment, or is below a path that servers may read in several ways.
     #[non_exhaustive]
     MisplacedStar {
-        /// The path of the exemption.
+        /// The exemption's path.
         path: String,
     },
-    /// `/*`: the policy would limit no request.
+    /// The path is `/*`, with which the policy would not limit any request.
     EveryPath,
 }
 

@@ -1,4 +1,4 @@
-//! What a layer attaches to requests and responses: the verdict, the settlement, the permits.
+//! Extensions that a layer attaches to requests and responses: the verdict, the settlement, the permits.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::engine::permits::{Held, Permits};
 use crate::engine::settlement::{Reports, Settlement};
 use crate::engine::verdict::Verdict;
 
-/// Attaches a verdict to an admitted request, behind that of an outer layer.
+/// Attaches a verdict to an admitted request, behind an outer layer's verdict.
 pub(crate) fn add_verdict(verdict: &Verdict, extensions: &mut Extensions) {
     match extensions.get_mut::<Verdict>() {
         Some(outer) => outer.append(verdict),
@@ -16,7 +16,7 @@ pub(crate) fn add_verdict(verdict: &Verdict, extensions: &mut Extensions) {
     }
 }
 
-/// Attaches a verdict to a response, in front of that of an inner layer.
+/// Attaches a verdict to a response, in front of an inner layer's verdict.
 pub(crate) fn put_verdict(mut verdict: Verdict, extensions: &mut Extensions) {
     if let Some(inner) = extensions.remove::<Verdict>() {
         verdict.append(&inner);
@@ -24,19 +24,19 @@ pub(crate) fn put_verdict(mut verdict: Verdict, extensions: &mut Extensions) {
     extensions.insert(verdict);
 }
 
-/// Attaches the reports of a layer. The settlement of an outer layer stays reachable through it.
+/// Attaches a layer's reports. An outer layer's settlement stays reachable through it.
 pub(crate) fn add_settlement(reports: &Arc<Reports>, extensions: &mut Extensions) {
     let outer = extensions.remove::<Settlement>();
     extensions.insert(Settlement::new(Arc::clone(reports), outer));
 }
 
-/// Attaches the units that a request holds. Those of an outer layer stay reachable through them.
+/// Attaches the units that a request holds. An outer layer's units stay reachable through them.
 pub(crate) fn add_permits(held: &Arc<Held>, extensions: &mut Extensions) {
     let outer = extensions.remove::<Permits>();
     extensions.insert(Permits::new(Arc::clone(held), outer));
 }
 
-/// Never rejects a request: a request may pass uncharged (exempt, a shadow, an outage), and then nothing can be
+/// Never rejects a request, because a request may pass uncharged (exempt, a shadow, an outage), so that nothing can be
 /// settled.
 #[cfg(feature = "axum")]
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
@@ -48,7 +48,7 @@ impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Settlement {
     }
 }
 
-/// Never rejects a request: a request may hold no units (exempt, a shadow, an outage).
+/// Never rejects a request, because a request may not hold units (exempt, a shadow, an outage).
 #[cfg(feature = "axum")]
 impl<S: Send + Sync> axum::extract::FromRequestParts<S> for Permits {
     type Rejection = std::convert::Infallible;
@@ -66,7 +66,7 @@ mod tests {
     use crate::values::Decision;
 
     #[test]
-    fn a_request_is_admitted_only_if_all_layers_admit_it() {
+    fn all_layers_have_to_admit() {
         let verdict = |is_rejected| if is_rejected { Verdict::default().rejected() } else { Verdict::default() };
         for (outer, inner) in [(false, false), (false, true), (true, false), (true, true)] {
             let mut extensions = Extensions::new();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_policies_of_inner_layers_follow() {
+    fn inner_layers_policies_follow() {
         let verdict = |name: &str| Verdict::new([PolicyVerdict::named(name.into(), Decision::allow(1, 1))]);
         let mut request = Extensions::new();
         let mut response = Extensions::new();
@@ -93,7 +93,7 @@ mod tests {
 
     #[cfg(feature = "axum")]
     #[tokio::test]
-    async fn a_request_that_holds_nothing_is_not_rejected_by_its_handler() {
+    async fn permits_are_optional_for_handlers() {
         use axum::extract::FromRequestParts;
 
         let (mut parts, ()) = http::Request::new(()).into_parts();
@@ -103,7 +103,7 @@ mod tests {
 
     #[cfg(feature = "axum")]
     #[tokio::test]
-    async fn a_request_that_passed_uncharged_is_not_rejected_by_its_handler() {
+    async fn settlements_are_optional_for_handlers() {
         use axum::extract::FromRequestParts;
 
         let (mut parts, ()) = http::Request::new(()).into_parts();

@@ -85,23 +85,23 @@ impl<'a> ResponseHead<'a> {
         self.status
     }
 
-    /// The status of a gRPC call: 0 is OK, and 16 UNAUTHENTICATED. `None` if the response has none that can be read.
+    /// The gRPC call's status: 0 is OK, and 16 UNAUTHENTICATED. `None` if the response does not have a readable one.
     ///
-    /// A call that fails at once has it in its head, and any other call in its trailers. The conditions of
+    /// A call that fails at once has it in its head, and any other call in its trailers. The closures in
     /// [`charge_when`](crate::Policy::charge_when) and [`cost_after`](crate::Policy::cost_after) get both.
     #[must_use]
     pub fn grpc_status(&self) -> Option<u32> {
         std::str::from_utf8(trimmed(only_line(self.headers, "grpc-status")?)).ok()?.parse().ok()
     }
 
-    /// The status, or the one that stands for the [status of a gRPC call](Self::grpc_status), as a gateway translates
-    /// it (`google/rpc/code.proto`).
+    /// The HTTP status. For a gRPC call, its [status](Self::grpc_status), translated as a gateway does
+    /// (`google/rpc/code.proto`).
     #[must_use]
     pub fn translated_status(&self) -> StatusCode {
         match self.grpc_status() {
             None => self.status,
             Some(0) => StatusCode::OK,
-            // The client closed the request: no status of an RFC.
+            // The client closed the request. No RFC has a status for this.
             Some(1) => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
             Some(3 | 9 | 11) => StatusCode::BAD_REQUEST,
             Some(4) => StatusCode::GATEWAY_TIMEOUT,
@@ -116,7 +116,7 @@ impl<'a> ResponseHead<'a> {
         }
     }
 
-    /// The header fields, and the trailers of a gRPC call.
+    /// The header fields, and a gRPC call's trailers.
     #[must_use]
     pub const fn headers(&self) -> &'a HeaderMap {
         self.headers
@@ -141,7 +141,7 @@ impl KeptHead {
     /// Adds the trailers.
     pub(crate) fn with(mut self, trailers: &HeaderMap) -> Self {
         for (name, value) in trailers {
-            // A map of more than 24,576 fields is not read any further.
+            // If the map has more than 24,576 fields, we stop reading.
             let _ = self.headers.try_append(name, value.clone());
         }
         self
@@ -166,10 +166,10 @@ impl<'a, B> From<&'a Response<B>> for ResponseHead<'a> {
     }
 }
 
-/// Sets a field. If the map is full, leaves the field out: that is no reason to fail a response.
+/// Sets a field. If the map is full, leaves the field out, because that is not a reason to fail a response.
 ///
-/// Not inlined, as [`append_field`] is not: the functions of `http` have 2 KB each, and would be compiled into each
-/// place.
+/// Not inlined, like [`append_field`], because the functions in `http` have 2 KB each, and would be compiled into each
+/// caller.
 #[inline(never)]
 pub(crate) fn set_field(fields: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
     let _ = fields.try_insert(name, value);
@@ -181,7 +181,7 @@ pub(crate) fn append_field(fields: &mut HeaderMap, name: HeaderName, value: Head
     fields.try_append(name, value).unwrap_or(false)
 }
 
-/// Returns the value of a field that occurs exactly once.
+/// Returns a field's value, if the field occurs exactly once.
 pub fn only_line(headers: &HeaderMap, name: impl AsHeaderName) -> Option<&HeaderValue> {
     let mut lines = headers.get_all(name).iter();
     lines.next().filter(|_| lines.next().is_none())
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_status_of_a_grpc_call_is_translated() {
+    fn grpc_statuses_are_translated() {
         let of = |status: &'static str| {
             let response = Response::builder().header("grpc-status", status).body(()).unwrap();
             let head = ResponseHead::from(&response);

@@ -1,4 +1,4 @@
-//! Requests as the keys that policies make of them: see [`KeyOf`].
+//! Requests as the keys that policies make from them: see [`KeyOf`].
 
 use http::Request;
 use http::request::Parts;

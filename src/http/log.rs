@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::util::log::{event, page};
 
-/// Warns if a response of the inner service has CORS fields. Checks the first 1,000 responses of the process only.
+/// Warns if the inner service's response has CORS fields. Checks only the process's first 1,000 responses.
 pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
     static LEFT: AtomicU32 = AtomicU32::new(1_000);
     if cfg!(not(feature = "tracing")) || LEFT.load(Ordering::Relaxed) == 0 {
         return;
     }
     if has_cors_fields() {
-        // The swap lets one of several threads find a count above zero, so that there is one line.
+        // The swap lets only one thread find a count above zero, so that there is one line.
         if LEFT.swap(0, Ordering::Relaxed) > 0 {
             event!(
                 warn: see = page!("the-cors-layer-is-inside-of-the-rate-limit"),
@@ -28,7 +28,7 @@ pub(crate) fn note_response(has_cors_fields: impl FnOnce() -> bool) {
     }
 }
 
-/// Logged once per process, since a client that is rejected at will could cause it at will.
+/// Logged once per process, because a client that gets itself rejected could cause it at will.
 pub(crate) fn rejection_body_failed(error: &dyn Display) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -36,7 +36,7 @@ pub(crate) fn rejection_body_failed(error: &dyn Display) {
     });
 }
 
-/// Logged once per process: each request to the handler finds the mistake again.
+/// Logged once per process, because each request to the handler finds the mistake again.
 pub(crate) fn verdict_missing() {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -44,7 +44,7 @@ pub(crate) fn verdict_missing() {
     });
 }
 
-/// The caller logs it once per name of a policy.
+/// The caller logs it once per policy name.
 pub(crate) fn layers_are_short_lived(policy: &str, layers: u32) {
     event!(warn: see = page!("a-layer-is-built-for-each-request"), policy, layers, "layers of a policy are dropped after a few requests each, and each has counted from zero: build the layer once, outside of the handler or the closure, and clone it");
 }

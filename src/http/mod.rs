@@ -1,5 +1,4 @@
-//! The layer for HTTP and gRPC: keys, policies, the transaction that charges all of the policies or no policy, and
-//! responses.
+//! The layer for HTTP and gRPC: keys, policies, and responses. The engine decides.
 
 mod answer;
 mod body;

@@ -1,4 +1,4 @@
-//! Detects layers that are mounted in a wrong way: around themselves, so that each request is charged twice; or anew
+//! Detects layers that are mounted in a wrong way: around themselves, so that each request is charged twice, or anew
 //! for each request, so that each has its own counts.
 
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use crate::engine::first_requests::FirstRequests;
 use crate::util::lock::Lock;
 
-/// The number of requests of a layer that are checked. One request is enough to detect a layer that is mounted around
-/// itself on all routes; the others detect a layer that is mounted around itself on some routes only.
+/// The number of requests that are checked per layer. One request is enough to detect a layer that is mounted around
+/// itself on all routes. The others detect a layer that is mounted around itself only on some routes.
 const CHECKS: u32 = 1_000;
 
 /// A layer that is dropped after fewer requests was probably built for them.
@@ -20,12 +20,12 @@ const FEW: u32 = 10;
 /// This number of layers that are dropped after [`FEW`] requests is not a coincidence.
 const MANY: u32 = 100;
 
-/// The most names of policies whose layers are counted.
+/// The most policy names whose layers are counted.
 const MOST_NAMES: usize = 64;
 
-/// Marks the first requests of a layer, and detects a request that arrives a second time.
+/// Marks a layer's first requests, and detects a request that arrives a second time.
 pub(crate) struct Mounting {
-    /// The identity of the layer.
+    /// The layer's identity.
     id: u64,
     first: FirstRequests<CHECKS>,
 }
@@ -47,7 +47,7 @@ impl Mounting {
         (1..FEW).contains(&self.first.so_far())
     }
 
-    /// Marks a request, and returns whether this layer has marked it before; `true` at most once per layer.
+    /// Marks a request, and returns whether this layer has marked it before. `true` at most once per layer.
     #[inline]
     pub(crate) fn mark(&self, request: &mut Extensions) -> bool {
         let second = self.first.check(|| {
@@ -60,8 +60,8 @@ impl Mounting {
     }
 }
 
-/// Counts a layer that is dropped after a few requests, by the name of a policy. Returns how many there were, once
-/// there are many.
+/// Counts a layer that is dropped after a few requests, by a policy's name. Returns how many there were, once there are
+/// many.
 pub(crate) fn note_short_lived(policy: &Arc<str>) -> Option<u32> {
     /// The first names, and how many layers each has had.
     static LAYERS: Lock<Vec<(Arc<str>, u32)>> = Lock::new(Vec::new());

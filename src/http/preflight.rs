@@ -23,12 +23,13 @@ struct PreflightExemption {
     /// One budget for the layer. A budget per client would need a key that the client cannot choose, and preflights
     /// carry no credentials. A client that uses the budget up only causes other preflights to be counted.
     budget: Quota,
-    /// Made for the first preflight, on the clock of the policies: a replay of a log has another one than the system.
+    /// Made for the first preflight, on the policies' clock, because replaying a log uses another clock than the
+    /// system's.
     limiter: OnceLock<Arc<dyn Limiter>>,
 }
 
-/// Returns whether a request is an exempt preflight. The last argument is whether it certainly has no body. A closure,
-/// so that a program without the exemption is not linked with it.
+/// Returns whether a request is an exempt preflight. The last argument returns whether it certainly has no body. A
+/// closure, so that a program without the exemption is not linked with it.
 pub(crate) type ExemptsPreflight = Box<dyn Fn(&[Policy], &RequestHead<'_>, &dyn Fn() -> bool) -> bool + Send + Sync>;
 
 /// Exempts preflights within a budget.
@@ -45,8 +46,8 @@ impl PreflightExemption {
         })
     }
 
-    /// Charges a request to the budget in place of the policies, if it can only be a preflight, and returns whether
-    /// it was charged: then the request passes uncounted.
+    /// Charges a request to the budget in place of the policies, if it can only be a preflight. If it returns `true`,
+    /// it has charged the budget, and the request passes uncounted.
     #[cold]
     fn try_exempt(&self, policies: &[Policy], head: &RequestHead<'_>, has_no_body: &dyn Fn() -> bool) -> bool {
         let charge = || self.limiter(policies).decide(&Ask::charge(&PartitionKey::SHARED, 1)).at_once();
@@ -57,7 +58,7 @@ impl PreflightExemption {
     }
 }
 
-/// Returns whether one of these policies bans the key of a request. A request without a key is not banned.
+/// Returns whether one of these policies bans a request's key. A request without a key is not banned.
 fn is_banned(policies: &[Policy], head: &RequestHead<'_>) -> bool {
     let may_ban = |policy: &&Policy| policy.lineage.penalty.is_some() || policy.has_overrides();
     let mut applying = policies.iter().filter(may_ban).filter(|policy| policy.applies_to(head));
@@ -85,7 +86,7 @@ static FOREIGN: [HeaderName; 13] = [
     HeaderName::from_static("x-method-override"),
 ];
 
-/// A "CORS-preflight request" of the Fetch standard. It has no `content-type`, so it cannot be gRPC.
+/// A "CORS-preflight request" in the Fetch standard. It has no `content-type`, so it cannot be gRPC.
 fn is_preflight(head: &RequestHead<'_>) -> bool {
     let fields = head.headers();
     *head.method() == Method::OPTIONS
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn origins_have_the_form_that_browsers_send() {
+    fn origins_look_like_browsers_origins() {
         for origin in [
             "null",
             "https://page.example",

@@ -1,4 +1,4 @@
-//! The bodies of responses: the inner service's body, or the body of a rejection.
+//! Response bodies: the inner service's body, or a rejection's body.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,7 +12,7 @@ use crate::http::body::RejectionBody;
 use crate::http::outcome::{EndsWithBody, HeldRequest, StaysOpen};
 
 pin_project! {
-    /// The body of a response: the inner service's body, or the body of a rejection.
+    /// A response's body: the inner service's body, or a rejection's body.
     ///
     /// It is a [`Body`] if the inner one is, and if the inner data type converts from [`Bytes`], as `Bytes` and
     /// `Vec<u8>` do. It is `Send` and `Sync` if the inner one is.
@@ -29,7 +29,7 @@ pin_project! {
     #[project = KindProj]
     enum BodyKind<B> {
         Inner { #[pin] body: B },
-        // Not boxed, so that a request that holds units takes no allocation for its body. Two words more.
+        // Not boxed, so that a request that holds units does not allocate for its body. Takes two words more.
         Held { #[pin] body: B, request: Option<HeldRequest> },
         Open { body: Pin<Box<OpenBody<B>>> },
         Rejection { body: RejectionBody },
@@ -37,8 +37,8 @@ pin_project! {
 }
 
 pin_project! {
-    /// The body of a request that is not over before the body ends. Boxed, so that it does not make the bodies of
-    /// other requests larger.
+    /// The body for a request that is not over before the body ends. Boxed, so that it does not make other requests'
+    /// bodies larger.
     struct OpenBody<B> {
         #[pin]
         body: B,
@@ -55,13 +55,13 @@ impl<B> ResponseBody<B> {
         Self { kind: BodyKind::Inner { body } }
     }
 
-    /// The body of a request that is over when it has ended.
+    /// The body for a request that is over when the body has ended.
     #[cold]
     pub(crate) fn open(body: B, request: Box<dyn StaysOpen>) -> Self {
         Self { kind: BodyKind::Open { body: Box::pin(OpenBody { body, request: Some(request) }) } }
     }
 
-    /// The body of a request that holds units until it has ended.
+    /// The body for a request that holds units until the body has ended.
     pub(crate) const fn held(body: B, request: HeldRequest) -> Self {
         Self { kind: BodyKind::Held { body, request: Some(request) } }
     }
@@ -82,8 +82,8 @@ fn poll_open<B: Body, R: EndsWithBody>(mut body: Pin<&mut B>, open: &mut Option<
     let frame = ready!(body.as_mut().poll_frame(cx));
     let Some(request) = open.as_mut() else { return Poll::Ready(frame) };
     // Trailers, an error or the absence of a frame is the end. The last data frame is not, even if the body knows that
-    // it is the last: over HTTP/2, a server keeps a frame, and the body, until the client's window lets it send. It
-    // drops the body then.
+    // it is the last, because over HTTP/2, a server keeps a frame, and the body, until the client's window lets it
+    // send. After that, it drops the body.
     let is_over = match &frame {
         Some(Ok(part)) => {
             if let Some(data) = part.data_ref() {
@@ -109,14 +109,14 @@ fn poll_open<B: Body, R: EndsWithBody>(mut body: Pin<&mut B>, open: &mut Option<
     Poll::Ready(frame)
 }
 
-/// Notes that a body has ended, if it has: servers ask, and drop such a body without a last poll.
+/// Notes that a body has ended, if it has, because servers ask, and drop such a body without a last poll.
 fn note_end(body: &impl Body, open: Option<&(impl EndsWithBody + ?Sized)>) {
     if let Some(request) = open.filter(|_| has_ended(body)) {
         request.note_end();
     }
 }
 
-/// Whether a body knows that it has no more frames.
+/// Whether a body knows that it is at its end.
 fn has_ended(body: &impl Body) -> bool {
     body.is_end_stream() || body.size_hint().exact() == Some(0)
 }
@@ -170,7 +170,7 @@ impl<B: Body<Data: From<Bytes>>> Body for ResponseBody<B> {
     }
 }
 
-/// The default body of the inner service, usually an empty one. Some outer layers need it for responses of their own.
+/// The inner service's default body, usually an empty one. Some outer layers need it for their own responses.
 impl<B: Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::inner(B::default())

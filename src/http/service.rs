@@ -1,5 +1,5 @@
-//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future stands for a
-//! request that passes, is rejected, or waits.
+//! `RateLimit`, the service: evaluates each request before it calls the inner service. Its future is a request that
+//! passes, is rejected, or waits.
 
 use std::fmt;
 use std::future::Future;
@@ -60,15 +60,15 @@ impl<S> RateLimit<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RateLimit<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
-    // To downcast the bodies of axum and tonic, where preflights are exempt.
+    // Needed to downcast axum and tonic bodies, where preflights are exempt.
     ReqBody: 'static,
 {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, ReqBody>;
 
-    /// Polls the inner service only. The key is not known before the request is, and
-    /// waiting here for one key would delay all others.
+    /// Polls only the inner service. We do not know the key before the request, and waiting here for one key would
+    /// delay all others.
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
     }
@@ -105,7 +105,7 @@ where
                 ResponseFuture { state: FutureState::Rejected { response: Some(response) } }
             }
             Evaluation::Pending(waiting) => {
-                // The service that was polled ready must be called; its clone stays here and is polled again:
+                // We must call the service that was polled ready. Its clone stays here and is polled again:
                 // <https://docs.rs/tower/latest/tower/trait.Service.html#be-careful-when-cloning-inner-services>
                 let clone = self.inner.clone();
                 let service = std::mem::replace(&mut self.inner, clone);
@@ -127,8 +127,8 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay:
-    /// otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are
+    /// If the future is dropped while the request waits for its turn, the request leaves the queue. Charges stay,
+    /// because otherwise, opening and cancelling requests would be free. Units that it [holds](crate::Concurrency) are
     /// released.
     pub struct ResponseFuture<S, B>
     where
@@ -144,7 +144,7 @@ pin_project! {
     enum FutureState<F, S, B> {
         Passing { #[pin] response: F, annotations: Option<Annotations> },
         Rejected { response: Option<Response<RejectionBody>> },
-        // Boxed, so that the future of a service that never waits is not as large as a request.
+        // Boxed, so that a future is not as large as a request if the service never waits.
         Waiting { waiting: Waiting<Http>, rest: Option<Box<RestOfRequest<S, B>>> },
     }
 }
@@ -168,7 +168,7 @@ where
             match state.as_mut().project() {
                 // -> done, with the inner service's response
                 StateProj::Passing { response, annotations } => {
-                    // Changed in place: a response is large, and would be moved.
+                    // Change the response in place, because it is large, and would be moved.
                     let mut polled = response.poll(cx);
                     if let Poll::Ready(Ok(response)) = &mut polled {
                         log::note_response(|| response.headers().contains_key(ACCESS_CONTROL_ALLOW_ORIGIN));

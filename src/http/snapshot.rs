@@ -1,4 +1,4 @@
-//! Snapshots of layers.
+//! Layer snapshots.
 
 use std::io;
 
@@ -11,7 +11,7 @@ impl Snapshots {
         Self::default()
     }
 
-    /// Adds a layer. The name is how its part of a file is found again.
+    /// Adds a layer. Its part in a file is found again by the name.
     ///
     /// # Panics
     ///
@@ -23,8 +23,8 @@ impl Snapshots {
 }
 
 impl RateLimitLayer {
-    /// Writes the state of the policies, so that a process that is started again can [restore](Self::restore) it.
-    /// [`Snapshots`] describes its contents and its cost; it also writes files, and several layers into one.
+    /// Writes the policies' state, so that a process that is started again can [restore](Self::restore) it.
+    /// [`Snapshots`] describes the contents and the cost. It also writes files, and several layers into one.
     ///
     /// ```
     /// use tower_sluice::{Policy, Quota, RateLimitLayer};
@@ -43,12 +43,12 @@ impl RateLimitLayer {
         Snapshots::new().layer("", self).write(to)
     }
 
-    /// Restores the state of the policies from a [snapshot](Self::snapshot). Call it before the first request.
+    /// Restores the policies' state from a [snapshot](Self::snapshot). Call it before the first request.
     ///
     /// # Errors
     ///
-    /// If `from` fails, or does not have a whole and undamaged snapshot in a version that this crate knows. Then
-    /// nothing has changed.
+    /// If `from` fails, or does not have a whole and undamaged snapshot in a version that this crate knows. Nothing has
+    /// changed in these cases.
     pub fn restore(&self, from: impl io::Read) -> Result<Restored, SnapshotError> {
         Snapshots::new().layer("", self).read(from)
     }

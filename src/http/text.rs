@@ -33,13 +33,13 @@ impl<const N: usize> Text<N> {
     fn spill(&mut self, piece: &[u8]) {
         if self.spilled.is_empty() {
             self.spilled.extend_from_slice(&self.bytes[..self.len]);
-            // No later piece fits, so all of them are spilled.
+            // No later piece fits, so all later pieces are spilled.
             self.len = N;
         }
         self.spilled.extend_from_slice(piece);
     }
 
-    /// Appends the decimal digits of a number.
+    /// Appends a number's decimal digits.
     #[inline]
     pub(crate) fn push_number(&mut self, number: u64) {
         match number {
@@ -79,7 +79,7 @@ impl<const N: usize> Text<N> {
         self.push_last(digits, 8 - zeros);
     }
 
-    /// Appends the last `width` decimal digits of a number, padded with zeros; `width` is 1 to 8.
+    /// Appends a number's last `width` decimal digits, padded with zeros. `width` is 1 to 8.
     #[inline]
     pub(crate) fn push_padded(&mut self, number: u64, width: u32) {
         self.push_last(eight_digits(number % HUNDRED_MILLION), width);
@@ -90,8 +90,8 @@ impl<const N: usize> Text<N> {
     fn push_last(&mut self, digits: u64, count: u32) {
         let text = ((digits | ASCII) >> (64 - 8 * count)).to_le_bytes();
         match self.bytes[self.len..].first_chunk_mut() {
-            // One store of eight bytes; the next piece overwrites the excess. The processor can forward a store to a
-            // later load only if one store covers the whole load.
+            // Store eight bytes at once, and let the next piece overwrite the excess. The processor can forward a store
+            // to a later load only if one store covers the whole load.
             Some(room) => {
                 *room = text;
                 self.len += count as usize;
@@ -106,13 +106,13 @@ const HUNDRED_MILLION: u64 = 100_000_000;
 /// Eight ASCII zeros.
 const ASCII: u64 = u64::from_ne_bytes([b'0'; 8]);
 
-/// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are
-/// split into halves in parallel, so that three divisions follow one another, and not seven, as digit by digit.
+/// The decimal digits of a number below a hundred million, one per byte, the first one in the lowest. Halves are split
+/// into halves in parallel, so that three divisions follow one another, and not seven, as they would digit by digit.
 #[inline]
 const fn eight_digits(number: u64) -> u64 {
-    // Two numbers below 10,000, in 32 bits each; four below 100, in 16 bits each; eight below 10.
+    // First two numbers below 10,000, in 32 bits each, then four below 100, in 16 bits each, then eight below 10.
     let fours = (number / 10_000) | ((number % 10_000) << 32);
-    // 10,486 / 2^20 is just above 1/100, and 103 / 2^10 just above 1/10: exact for numbers this small.
+    // 10,486 / 2^20 is just above 1/100, and 103 / 2^10 just above 1/10, which is exact for numbers this small.
     let hundreds = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
     let twos = hundreds | (fours - 100 * hundreds) << 16;
     let tens = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
@@ -129,7 +129,7 @@ impl<const N: usize> Deref for Text<N> {
 }
 
 /// Returns the length of the quoted string at the start of `text`, with its quotation marks (RFC 9110, section 5.6.4,
-/// and RFC 9651, section 3.3.3; a `HeaderValue` has no control characters).
+/// and RFC 9651, section 3.3.3; a `HeaderValue` cannot have control characters).
 pub(crate) fn string_end(text: &[u8]) -> Option<usize> {
     let mut index = text.strip_prefix(b"\"").map(|_| 1)?;
     loop {
@@ -152,7 +152,7 @@ mod tests {
         #![proptest_config(cases(256))]
 
         #[test]
-        fn numbers_have_the_digits_of_the_standard_library(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
+        fn numbers_match_the_standard_library(numbers in prop::collection::vec(prop_oneof![any::<u64>(), 0..10_000_000_000_u64, 0..1_000_u64], 0..9), width in 1..=8_u32) {
             let mut text = Text::<48>::new();
             let mut expected = String::new();
             let edges = [0, 9, 10, 99_999_999, 100_000_000, 9_999_999_999_999_999, 10_000_000_000_000_000, u64::MAX];
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn every_half_of_eight_digits_is_split_exactly() {
+    fn digit_halves_are_split_exactly() {
         // Miri has time for a hundred numbers.
         for four in (0..10_000).step_by(if cfg!(miri) { 97 } else { 1 }) {
             for number in [four, four * 10_000, four * 10_001] {

@@ -1,4 +1,4 @@
-//! What HTTP makes of the engine's decisions: fields, bodies and statuses.
+//! Translates the engine's decisions into HTTP fields, bodies and statuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,12 +30,12 @@ use crate::http::reject::{Rejection, Responder};
 use crate::http::{extensions, log};
 use crate::values::{LimiterError, RequestEnd};
 
-/// The settings of a layer that the engine does not read.
+/// A layer's settings that the engine does not read.
 #[derive(Default)]
 pub(crate) struct HttpSettings {
     pub(crate) fields: RateLimitFields,
     pub(crate) responder: Responder,
-    /// The exemption of CORS preflights, if any.
+    /// The exemption for CORS preflights, if any.
     pub(crate) preflight_exemption: Option<ExemptsPreflight>,
     pub(crate) mounting: Mounting,
 }
@@ -58,7 +58,7 @@ impl Domain for Http {
 
 impl Translate for Http {
     type Settings = HttpSettings;
-    /// `None` if no response has a field that reports quota.
+    /// `None` if responses do not report quota.
     type Prepared = Option<Arc<Writer>>;
     type Fields = Option<ResponseFields>;
     type Reply = Response<RejectionBody>;
@@ -76,7 +76,7 @@ impl Translate for Http {
             name: policy.name(),
             terms: advertised(policy),
             unit: unit(policy),
-            // Members that were not charged are not reported, either.
+            // Members that were not charged are left out, too.
             is_conditional: policy.selector.is_conditional() || has_choices,
         });
         Writer::new(&settings.fields, described).map(Arc::new)
@@ -120,7 +120,7 @@ impl Translate for Http {
         Rejection::limiter_failed(policy, error, verdict)
     }
 
-    /// Waits of months are shortened.
+    /// Waits longer than 24.8 days are shortened.
     fn advertised(rejection: &Rejection) -> Option<Duration> {
         rejection.retry_after().map(|wait| wait.min(LONGEST_ADVERTISED))
     }
@@ -137,7 +137,7 @@ impl Translate for Http {
         prepared.is_none() && settings.responder.is_constant()
     }
 
-    /// Whether it is answered in plain HTTP, with a body.
+    /// Whether the request is answered in plain HTTP, with a body.
     #[inline]
     fn is_usual(head: &RequestHead<'_>) -> bool {
         match *head.method() {
@@ -157,7 +157,7 @@ impl Translate for Http {
     fn copy(kept: &KeptResponse) -> Self::Reply {
         let mut response = Response::new(kept.body.into());
         *response.status_mut() = kept.status;
-        // The map of a new response is empty and owns nothing, but to drop it takes as long as to drop a full one.
+        // A new response's map is empty and owns nothing, but dropping it takes the time of dropping a full one.
         std::mem::forget(std::mem::replace(response.headers_mut(), kept.fields.clone()));
         response
     }
@@ -185,8 +185,8 @@ impl Translate for Http {
         }
     }
 
-    /// Logs, once per name of a policy, that a layer is built for each request. That is not a mistake if its counts are
-    /// elsewhere: on a server, or in a limiter that the program keeps.
+    /// Logs, once per policy name, that a layer is built for each request. That is not a mistake if its counts are on a
+    /// server, or in a limiter that the program keeps.
     fn note_end(settings: &HttpSettings, policies: &[Policy]) {
         if !settings.mounting.had_few_requests() {
             return;
@@ -210,8 +210,8 @@ pub(crate) fn evaluate(
     evaluate::evaluate(layer, in_force, head, |decided| reject_plain(layer, in_force, decided, head))
 }
 
-/// Replies at once, since a rejection is too large to be moved. So it is compiled in this crate, and not in each crate
-/// that has a service.
+/// Replies at once, because a rejection is too large to be moved. In this way, it is compiled in this crate, and not in
+/// each crate that has a service.
 #[cold]
 fn reject_plain(
     layer: &Arc<LayerState<Http>>,
@@ -227,7 +227,7 @@ fn reject_plain(
 impl Decide for Http {
     const REPLIES: bool = true;
 
-    /// A preflight has no body, so one whose body is not seen is taken for one.
+    /// A preflight does not have a body, so a request whose body we cannot see may be one.
     fn exempts(layer: &LayerState<Self>, in_force: &InForce<Self>, head: &RequestHead<'_>) -> bool {
         let exempts = layer.settings.own.preflight_exemption.as_ref();
         exempts.is_some_and(|exempts| exempts(&in_force.policies, head, &|| true))

@@ -1,5 +1,5 @@
-//! What the other packages of this workspace share with this one. They ask for exactly its version (`=`), so it may
-//! change in any.
+//! Items that this workspace's other packages share with this one. They require exactly its version (`=`), so these
+//! items may change in any version.
 
 pub mod remote;
 pub mod span;

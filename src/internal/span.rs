@@ -1,15 +1,15 @@
-//! Spans of time, as people write them.
+//! Time spans, as people write them.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Why a text is no span of time.
+/// Why a text is not a time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoSpan {
-    /// It is no span.
+    /// It cannot be read as a time span.
     Unreadable,
-    /// It has months or years. Their lengths differ; and `1M`, a month, may well be meant as a minute.
+    /// It has months or years. Their lengths differ, and `1M`, a month, may well be meant as a minute.
     WithoutFixedLength,
 }
 
@@ -17,7 +17,7 @@ pub enum NoSpan {
 ///
 /// # Errors
 ///
-/// If the text is no span, or has months or years.
+/// If the text is not a time span, or has months or years.
 pub fn parse(text: &str) -> Result<Duration, NoSpan> {
     let span = humantime::parse_duration(text).map_err(|_| NoSpan::Unreadable)?;
     let mut units = text.split(|char: char| !char.is_alphabetic());
@@ -38,7 +38,7 @@ impl fmt::Display for NoSpan {
 }
 
 impl NoSpan {
-    /// What to write in its place.
+    /// Returns the text to write in its place.
     #[must_use]
     pub const fn cure(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn months_and_years_are_none() {
+    fn months_and_years_are_not_read() {
         for text in ["1M", "1 M", "1day 1M", "1month", "2months", "1y", "1yr", "1year", "3years 1s"] {
             assert_eq!(parse(text), Err(NoSpan::WithoutFixedLength), "{text}");
         }

@@ -1,4 +1,4 @@
-//! [`Acquire`]: the future of a permit.
+//! [`Acquire`]: a permit's future.
 
 use std::fmt;
 use std::future::Future;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use super::{Limiter, Permit};
 use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Pending, Receipt};
 
-/// The future of a [`Permit`], from [`LimiterExt::acquire`](crate::LimiterExt::acquire).
+/// A future that returns a [`Permit`], from [`LimiterExt::acquire`](crate::LimiterExt::acquire).
 #[must_use = "the units are released when it is dropped"]
 pub struct Acquire<L: Deref<Target: Limiter>> {
     /// `None` once it was ready.
@@ -28,7 +28,7 @@ enum AcquireStage<L: Deref<Target: Limiter>> {
     },
 }
 
-/// The properties of the limiter that make a permit of its decision.
+/// The limiter's properties that turn its decision into a permit.
 #[derive(Clone, Copy)]
 struct PermitTerms {
     holds: bool,

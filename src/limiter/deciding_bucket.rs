@@ -11,12 +11,12 @@ use crate::values::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 use crate::values::time::Timestamp;
 use crate::values::{Answer, Ask, Description, Heritage, Inheritance, KeepsStates, Mode, Quota, Receipt};
 
-/// A bucket in memory that charges keys. All else that a [`RateLimiter`] can do (refunds, peeks, resets, quotas of
-/// keys, live changes, snapshots, figures), it can do once it is [completed](Self::complete).
+/// A bucket in memory that charges keys. All else that a [`RateLimiter`] can do (refunds, peeks, resets, keys' quotas,
+/// live changes, snapshots, figures), it can do once it is [completed](Self::complete).
 ///
-/// Whoever holds an `Arc<dyn Limiter>` can call all of its methods, so a program is linked with all of them, and most
-/// of their code is for live changes. Here they are behind a pointer that only `complete` sets. A layer completes its
-/// limiter before it hands out what can reach the rest of it: a handle, for example.
+/// The holder of an `Arc<dyn Limiter>` can call all its methods, so a program is linked with them all, and most of
+/// their code is for live changes. Here they are behind a pointer that only `complete` sets. A layer completes its
+/// limiter before it hands out anything that can reach the rest, such as a handle.
 pub(crate) struct DecidingBucket {
     bucket: RateLimiter<TokenBucket>,
     whole: Whole,

@@ -64,7 +64,7 @@ pub trait LimiterExt: Limiter {
         decide_if_supported(self, &Ask::peek(key, cost))
     }
 
-    /// Clears the debt of a key. Returns the decision on a request of cost 0 after that.
+    /// Clears a key's debt. Returns the decision on a request with cost 0 after that.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ pub trait LimiterExt: Limiter {
         decide_if_supported(self, &Ask::reset(key))
     }
 
-    /// Adds units to a key of a [`Balance`](crate::Balance), unless the [reference](Credit::reference) of the credit
-    /// was used before. Returns the decision on a request of cost 0 after that, which has the units that are left.
+    /// Adds units to a key in a [`Balance`](crate::Balance), unless the credit's [reference](Credit::reference) was
+    /// used before. Returns the decision on a request with cost 0 after that, which has the units that are left.
     ///
     /// ```
     /// use tower_sluice::limiter::Credit;
@@ -94,8 +94,8 @@ pub trait LimiterExt: Limiter {
     ///
     /// # Errors
     ///
-    /// If the limiter is no balance ([`LimiterError::is_unsupported`]), if it has no room for the units, if they are
-    /// zero or have expired already, if the reference is none, or if the limiter fails: then repeat the credit, with
+    /// If the limiter is not a balance ([`LimiterError::is_unsupported`]), if it has no room for the units, if they are
+    /// zero or have expired already, if the reference is invalid, or if the limiter fails: then repeat the credit, with
     /// its reference.
     fn credit(
         &self,
@@ -112,7 +112,7 @@ pub trait LimiterExt: Limiter {
     }
 }
 
-/// Asks in a mode that the limiter describes. Any other is not asked: a limiter of a user's own may not look at it.
+/// Asks in a mode that the limiter describes. Any other is not asked: your own limiter may not look at it.
 fn decide_if_supported<L: Limiter + ?Sized>(
     limiter: &L,
     ask: &Ask<'_>,

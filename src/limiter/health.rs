@@ -1,11 +1,11 @@
-//! Debounces the failures of a limiter for the log.
+//! Debounces a limiter's failures for the log.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::values::time::Timestamp;
 
-/// The health of a limiter: at most two transitions per `QUIET`, while failures and successes alternate.
+/// A limiter's health: at most two transitions per `QUIET`, while failures and successes alternate.
 ///
 /// If one node of a cluster is down, or a server is slow at times, they alternate with every request. So a success ends
 /// an outage only if the last failure was at least `QUIET` ago.
@@ -26,12 +26,12 @@ impl Health {
     pub(crate) fn failed(&self, now: Timestamp) -> bool {
         // Zero means healthy.
         let now = now.as_nanos().max(1);
-        // Of several threads that fail at once, the swap returns zero to one, which logs the transition.
+        // If several threads fail at once, the swap returns zero to one of them, which logs the transition.
         self.failed_at.swap(now, Ordering::Relaxed) == 0
     }
 
-    /// Records a failure of which there are many, and each of which must cost little: reads the clock only if an outage
-    /// begins with it. The outage ends [`QUIET`] after the first success that follows the last failure.
+    /// Records a frequent failure at little cost, because it reads the clock only if an outage begins with it. The
+    /// outage ends [`QUIET`] after the first success that follows the last failure.
     #[inline]
     pub(crate) fn failed_often(&self, now: impl FnOnce() -> Timestamp) -> bool {
         if self.failed_at.load(Ordering::Relaxed) == 0 {
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_ends_five_seconds_after_the_last_failure() {
+    fn outages_end_after_five_quiet_seconds() {
         let health = Health::default();
         assert!(!health.worked(|| unreachable!("nothing has failed")));
         for (second, is_failure, is_transition) in [
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_alternating_requests_stays_short() {
+    fn alternating_requests_log_little() {
         let health = Health::default();
         let mut transitions = 0;
         for request in 0..100_000 {

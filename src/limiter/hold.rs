@@ -1,4 +1,4 @@
-//! [`Hold`]: units of a limiter that are held until a request is over; and [`Permit`], the answer to who takes them
+//! [`Hold`]: a limiter's units that are held until a request is over; and [`Permit`], the answer if you take them
 //! without a layer.
 
 use std::borrow::Borrow;
@@ -10,8 +10,8 @@ use crate::limiter::Limiter;
 use crate::limiter::traits::Downcast;
 use crate::values::{Ask, Decision, PartitionKey, Receipt, RequestEnd};
 
-/// Units in flight, of a limiter whose requests [hold](crate::limiter::Description::holding) them. Dropped, it releases
-/// them.
+/// Units in flight, if the limiter's requests [hold](crate::limiter::Description::holding) them. Releases them when it
+/// is dropped.
 ///
 /// It keeps the limiter that was charged: after a live change, the units are released where they were taken.
 pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
@@ -24,7 +24,7 @@ pub(crate) struct Hold<L: Deref<Target: Limiter> = Arc<dyn Limiter>> {
     releases: bool,
 }
 
-/// What happens to the units at the end.
+/// How the units end.
 #[derive(Clone, Copy)]
 enum HoldEnd {
     /// They are released: this is how the request is over.
@@ -36,12 +36,12 @@ enum HoldEnd {
 }
 
 impl<L: Deref<Target: Limiter>> Hold<L> {
-    /// Holds the units of an admission, until this is dropped.
+    /// Holds an admission's units, until this is dropped.
     pub(crate) fn new(limiter: L, key: &PartitionKey, admission: &Decision, units: u64) -> Self {
         Self::keeping(limiter, key, admission, units, true)
     }
 
-    /// Holds the units of an admission of this key, until this is dropped.
+    /// Holds an admission's units for this key, until this is dropped.
     #[inline(always)]
     pub(crate) fn of_key(limiter: L, key: PartitionKey, admission: &Decision, units: u64) -> Self {
         let end = HoldEnd::Released(RequestEnd::Served);
@@ -71,7 +71,7 @@ impl<L: Deref<Target: Limiter>> Hold<L> {
         self.end = HoldEnd::TakenBack;
     }
 
-    /// Whether these are units of this limiter.
+    /// Whether these are units from this limiter.
     pub(crate) fn is_of(&self, limiter: &Arc<dyn Limiter>) -> bool {
         std::ptr::addr_eq(&raw const *self.limiter, Arc::as_ptr(limiter))
     }
@@ -129,7 +129,7 @@ pub struct Permit<L: Deref<Target: Limiter>> {
 }
 
 impl<L: Deref<Target: Limiter>> Permit<L> {
-    /// The answer of a limiter to a request for `units` units, which are held if `holds` says so.
+    /// A limiter's answer to a request for `units` units, which are held if `holds` says so.
     #[inline(always)]
     pub(crate) fn new(limiter: L, key: &PartitionKey, units: u64, decision: Decision, holds: bool) -> Self {
         let charge = decision.is_allowed().then(|| Hold::keeping(limiter, key, &decision, units, holds));

@@ -7,8 +7,8 @@ use super::{Limiter, RateLimiter};
 use crate::algorithm::{Algorithm, TokenBucket};
 use crate::values::Quota;
 
-/// Conversion into a limiter: of a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over a
-/// [`MemoryStore`](crate::store::MemoryStore) of its own), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), a
+/// Conversion into a limiter: from a [`Quota`] (a [`TokenBucket`] in memory), an [`Algorithm`] (over its own
+/// [`MemoryStore`](crate::store::MemoryStore)), a [`RateLimiter`], a [`LeakyQueue`](crate::LeakyQueue), a
 /// [`SlowDown`](crate::SlowDown), a [`Concurrency`](crate::Concurrency), a [`Balance`](crate::Balance), their kin on
 /// Redis, or a shared `Arc` of any [`Limiter`].
 #[diagnostic::on_unimplemented(
@@ -18,7 +18,7 @@ use crate::values::Quota;
 )]
 pub trait IntoLimiter {
     /// Whether each decision is made at once, and none fails, bans or holds units: true of algorithms in memory. A
-    /// program of such limiters is smaller.
+    /// program with such limiters is smaller.
     #[doc(hidden)]
     const ALWAYS_DECIDES: bool = false;
 

@@ -1,4 +1,4 @@
-//! [`RateLimiter`]: an algorithm, and the table in which it keeps the states of keys.
+//! [`RateLimiter`]: an algorithm, and the table in which it keeps the keys' states.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::values::time::Clock;
 use crate::values::time::Timestamp;
 use crate::values::{Answer, Ask, Decision, Description, Heritage, Inheritance, KeepsStates, PartitionKey, Receipt};
 
-/// An [`Algorithm`], and the table in which it keeps the states of keys: in memory, or on a server.
+/// An [`Algorithm`], and the table in which it keeps the keys' states: in memory, or on a server.
 ///
 /// Usable on its own, without any HTTP:
 ///
@@ -33,7 +33,7 @@ use crate::values::{Answer, Ask, Decision, Description, Heritage, Inheritance, K
 #[derive(Debug)]
 #[doc(alias = "governor")]
 pub struct RateLimiter<A: Algorithm, T = MemoryTable<<A as Algorithm>::State>> {
-    /// Shared with the heirs of this limiter.
+    /// Shared with this limiter's heirs.
     algorithm: Arc<A>,
     table: T,
 }
@@ -51,7 +51,7 @@ impl<A: Algorithm> RateLimiter<A> {
         Self::new(algorithm, MemoryStore::default())
     }
 
-    /// The same, with a table that can do nothing else than decide until it is asked to.
+    /// `algorithm` with a table that can only decide until it is asked for more.
     pub(super) fn open_to_decide(algorithm: A) -> Self {
         let table = MemoryStore::default().open_to_decide(&algorithm);
         Self { algorithm: Arc::new(algorithm), table }
@@ -95,9 +95,9 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
         self.table.shared().capacity()
     }
 
-    /// Returns the bytes of the table, which never grows. Without the copies of a [live
-    /// change](crate::LimitsHandle#cost), which are kept until all debts in them are paid and at most double this
-    /// (unless it changes the capacity), and one KiB from the first reset on.
+    /// Returns the table's bytes, which never grows. Without the copies of a [live change](crate::LimitsHandle#cost),
+    /// which are kept until all debts in them are paid and at most double this (unless it changes the capacity), and
+    /// one KiB from the first reset on.
     #[must_use]
     pub fn size_in_bytes(&self) -> usize {
         self.table.shared().size_in_bytes()
@@ -111,7 +111,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
         self.table.shared().counts().evicted_live
     }
 
-    /// Returns how many requests of new keys were rejected, or had to share a budget, because the table was full
+    /// Returns how many requests on new keys were rejected, or had to share a budget, because the table was full
     /// ([`WhenFull::Reject`](crate::store::WhenFull::Reject),
     /// [`WhenFull::Overflow`](crate::store::WhenFull::Overflow)). After a live change, with those from before it.
     #[must_use]
@@ -119,8 +119,8 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
         self.table.shared().counts().turned_away
     }
 
-    /// For the tests of this crate, while no thread uses the limiter: panics if its table is in disorder. Its clock
-    /// must have shown no later time.
+    /// For this crate's tests, while no thread uses the limiter: panics if its table is in disorder. Its clock must
+    /// have shown no later time.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -135,7 +135,7 @@ impl<A: Algorithm, C: Clock> RateLimiter<A, MemoryTable<A::State, C>> {
         self.described(Description::new().answering_all().deciding_by(clock))
     }
 
-    /// Charges a key. `seldom` decides if keys have quotas of their own, or some were reset.
+    /// Charges a key. `seldom` decides if keys have their own quotas, or some were reset.
     #[inline(always)]
     pub(super) fn charge_or_else(&self, ask: &Ask<'_>, seldom: impl FnOnce() -> Answer) -> Answer {
         self.table.charge_or_else(&*self.algorithm, ask, seldom)

@@ -57,7 +57,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Refunds `units` of the charge by which the question `charged` was answered with `receipt`, as far as they are
     /// still owed. By default, charges stay.
     ///
-    /// Of a limiter whose requests [hold](Description::holding) their units, this releases them.
+    /// If the limiter's requests [hold](Description::holding) their units, this releases them.
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         let _ = (charged, receipt, units);
     }
@@ -80,7 +80,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// cannot; then all keys start with a full budget.
     ///
     /// For a [live change](crate::LimitsHandle), which puts the heir in force and then finishes the [`Inheritance`].
-    /// The heir is this limiter itself if it was not used yet. A limiter that holds debts of its own (it was in force
+    /// The heir is this limiter itself if it was not used yet. A limiter that holds its own debts (it was in force
     /// before, or is in force elsewhere) cannot take on another's as well. In a
     /// [`MemoryStore`](crate::store::MemoryStore), a new limiter with the same algorithm, capacity and clock is then
     /// the heir; a `LeakyQueue` returns `None`, unless the two share a schedule already. The two limiters must be of
@@ -104,7 +104,7 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
     /// Both must use the same clock. In a `MemoryStore`, each heir has its own copy of the units used at the instant of
     /// the change; the predecessor keeps its state for other layers that use it. Heirs of a queue share the queue.
     ///
-    /// A limiter of your own finds its predecessor by its type:
+    /// Your own limiter finds its predecessor by its type:
     ///
     /// ```
     /// use std::sync::Arc;
@@ -143,14 +143,14 @@ pub trait Limiter: Downcast + Send + Sync + 'static {
         None
     }
 
-    /// Reports how full the table is, the waiters, and the health of the servers; by default nothing. For gauges: not
-    /// on the path of requests.
+    /// Reports how full the table is, the waiters, and the servers' health; by default nothing. For gauges: not on the
+    /// path of requests.
     fn stats(&self) -> Stats {
         Stats::default()
     }
 
     /// Rejects all waiters, and all requests from now on, with [`LimiterError::closed`](crate::LimiterError::closed).
-    /// For the shutdown of a server, which would otherwise wait for its queue. It cannot be undone; a second call does
+    /// For a server's shutdown, which would otherwise wait for its queue. It cannot be undone; a second call does
     /// nothing.
     ///
     /// Does nothing by default, which is right for limiters that decide at once.
@@ -170,7 +170,7 @@ impl<T: 'static> Downcast for T {
 }
 
 impl dyn Limiter {
-    /// Returns the limiter, if it is of this type.
+    /// Returns the limiter, if it has this type.
     #[must_use]
     pub fn downcast_ref<L: Limiter>(&self) -> Option<&L> {
         self.as_any().downcast_ref()

@@ -7,7 +7,7 @@ use crate::values::Quota;
 /// The bounds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitBounds {
-    /// How many requests of one key wait.
+    /// How many requests per key wait.
     pub(crate) max_queue: usize,
     /// How long a request waits.
     pub(crate) max_wait: Duration,
@@ -22,12 +22,12 @@ impl WaitBounds {
         Self { max_queue, max_wait: Duration::from_secs(30), max_waiters: 65_536 }
     }
 
-    /// The defaults of a queue: the requests of a key that may wait are those that can depart within a period.
+    /// The defaults for a queue: a key's requests may wait if they can depart within a period.
     pub(crate) fn of_queue(quota: &Quota) -> Self {
         Self::new(usize::try_from(quota.limit()).unwrap_or(usize::MAX))
     }
 
-    /// How long a request waits that has so much patience.
+    /// How long a request with this patience waits.
     pub(crate) fn longest_wait(&self, patience: Option<Duration>) -> Duration {
         patience.map_or(self.max_wait, |patience| patience.min(self.max_wait))
     }

@@ -1,18 +1,18 @@
-//! [`WatchedUnits`]: units that a request holds, and that its limiter takes back while the reader of the response does
-//! not take the next frame.
+//! [`WatchedUnits`]: units that a request holds, and that its limiter takes back while the response's reader does not
+//! take the next frame.
 
 use std::sync::Arc;
 
 use crate::util::sync::{AtomicU64, Ordering, before_a_step};
 use crate::values::{PartitionKey, WatchedBody, WatchesBodies};
 
-/// The units of one request, and how far its response has come.
+/// One request's units, and how far its response has come.
 ///
 /// # Concurrency
 ///
 /// The task that polls the body, a limiter that takes the units back, and a handler that takes its permits along change
-/// `progress` by compare-and-swap. Of the last two exactly one succeeds first, and the holder of the units learns from
-/// [`end`](Self::end) which: so the units are released once, or once for the key.
+/// `progress` by compare-and-swap. Exactly one of the last two succeeds first, and the units' holder learns from
+/// [`end`](Self::end) which one, so that the units are released once, or once for the key.
 #[derive(Debug)]
 pub(crate) struct WatchedUnits {
     watcher: Arc<dyn WatchesBodies>,

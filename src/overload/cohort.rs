@@ -1,13 +1,12 @@
-//! [`Cohort`]: requests that were admitted one after the other while the limit was full, and what became of them.
+//! [`Cohort`]: requests that were admitted one after the other while the limit was full, and how they ended.
 //!
-//! Under a full limit, throughput is the limit divided by the mean time of a request (Little's law). So a few requests,
-//! each followed to its end, tell the throughput of a limit: also between the idle times of a server that gets bursts,
-//! and also of one that serves four requests in a second. All requests of a cohort are followed, since those that end
-//! first are the short ones.
+//! Under a full limit, throughput is the limit divided by the mean request time (Little's law). So a few requests, each
+//! followed to its end, show a limit's throughput, even between a bursty server's idle times, and even if the server
+//! serves four requests in a second. All requests in a cohort are followed, because the short ones end first.
 
 use crate::values::RequestEnd;
 
-/// A request of a cohort.
+/// A request in a cohort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Followed {
     /// Not zero, and below 2^63.
@@ -20,30 +19,30 @@ pub(super) struct Followed {
 const HASTY: u64 = 20_000_000;
 
 impl Followed {
-    /// Whether the request was given up so soon that this says nothing of the server.
+    /// Whether the request was given up so soon that this says nothing about the server.
     pub(super) fn is_hasty(self, now: u64, end: RequestEnd) -> bool {
         end == RequestEnd::Abandoned && now.saturating_sub(self.since) < HASTY
     }
 }
 
 /// Times count by their logarithm, so that a few slow requests do not hide what happens to the others: if a server
-/// takes twice as long for nine of ten, the mean of the times may hardly change.
+/// takes twice as long for nine in ten, the mean of the times may hardly change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cohort {
     admitted: u64,
     ended: u64,
     served: u64,
-    /// The sum of the [logarithms](log2) of the times of those that have ended, and of their squares.
+    /// The sums of the [logarithms](log2) of ended requests' times, and of the logarithms' squares.
     logs: u64,
     squares: u64,
-    /// The sum of the admission times of those that have not ended, in nanoseconds.
+    /// The sum of the open requests' admission times, in nanoseconds.
     began: u128,
 }
 
 /// One, in logarithms to the base 2.
 const ONE: u64 = 1 << 10;
 
-/// The least variance of a logarithm: requests of one length are no proof for the next one.
+/// A logarithm's least variance, because requests with one length do not prove the next one's.
 const LEAST_VARIANCE: u64 = ONE * ONE / 24;
 
 impl Cohort {
@@ -80,12 +79,13 @@ impl Cohort {
         self.ended
     }
 
-    /// The usual time of a request, in nanoseconds: the geometric mean of those that have ended.
+    /// The usual time of a request, in nanoseconds: the geometric mean over ended requests.
     pub(super) fn usual_time(&self) -> u64 {
         self.logs.checked_div(self.ended).map_or(0, exp2)
     }
 
-    /// Returns the cohort as it is now. What has not ended counts with the time that it has taken so far, as served.
+    /// Returns the cohort as it is now. Requests that have not ended count with the time that they have taken so far,
+    /// as served.
     pub(super) fn closed(mut self, now: u64) -> Self {
         let open = self.admitted.saturating_sub(self.ended);
         let ages = (u128::from(now) * u128::from(open)).saturating_sub(self.began);
@@ -111,9 +111,9 @@ impl Cohort {
         let ended = self.ended.max(1);
         let mean = self.logs / ended;
         let variance = (self.squares / ended).saturating_sub(mean * mean).max(LEAST_VARIANCE);
-        // The error of a share, in natural logarithms, and one of those is twice as much in logarithms to the base 2.
+        // The error of a share is in natural logarithms. In logarithms to the base 2, its square is twice as large.
         let unserved = 2 * ONE * ONE * (ended - self.served) / ended;
-        // None served counts as half of one.
+        // Zero served requests count as half a request.
         variance / ended + unserved.checked_div(self.served).unwrap_or(2 * unserved)
     }
 
@@ -125,8 +125,8 @@ impl Cohort {
     }
 }
 
-/// The logarithm to the base 2, of which [`ONE`] is one: from the leading bit and the next ten, which is too small by
-/// 0.09 at most, and exact for the ratio of a number and its double.
+/// The logarithm to the base 2, scaled by [`ONE`]. It uses the leading bit and the next ten, so it is too small by at
+/// most 0.09, and exact for the ratio between a number and its double.
 fn log2(number: u64) -> u64 {
     let number = number.max(1);
     let bit = u64::from(number.ilog2());
@@ -182,21 +182,21 @@ mod tests {
 
     /// One in ten waits for another server, however many there are.
     #[test]
-    fn slow_requests_do_not_hide_that_the_others_take_longer() {
+    fn slow_requests_do_not_hide_others() {
         let mixed = |time: u64| cohort(&[[time * MS; 9].as_slice(), &[1_000 * MS]].concat().repeat(64), 640);
         assert_eq!(grows(&mixed(5), &mixed(10)), Some(true));
         assert_eq!(grows(&mixed(5), &mixed(5)), Some(false));
     }
 
     #[test]
-    fn a_few_scattered_times_are_not() {
+    fn a_few_scattered_times_are_uncertain() {
         let scattered = |scale: u64| cohort(&[1, 1, 1, 1, 1, 1, 1, 20].map(|time| time * scale * MS), 8);
         assert_eq!(grows(&scattered(1), &scattered(2)), None);
     }
 
-    /// Clients that give up after a time make all times equal: what counts is the time per answer.
+    /// If clients give up after a time, all times are equal, so the time per answer counts.
     #[test]
-    fn requests_that_were_not_served_count_with_their_time() {
+    fn unserved_requests_count_with_their_time() {
         let (low, high) = (cohort(&[1_000 * MS; 32], 32), cohort(&[1_000 * MS; 32], 8));
         assert_eq!(grows(&low, &high), Some(true));
         let none = cohort(&[3_000 * MS; 32], 0);
@@ -204,13 +204,13 @@ mod tests {
     }
 
     #[test]
-    fn what_has_not_ended_counts_with_its_age() {
+    fn open_requests_count_with_their_age() {
         let mut cohort = cohort(&[10 * MS; 3], 3);
         cohort.admit(2 * MS);
         let near = |time: u64, expected: u64| assert!(time.abs_diff(expected) < expected / 50, "{time}");
         let closed = cohort.closed(162 * MS);
         assert_eq!((closed.admitted(), closed.ended()), (4, 4));
-        // 10 ms, doubled once by 160 ms: one of four is sixteen times as long.
+        // 10 ms, doubled once by 160 ms: one in four is sixteen times as long.
         near(closed.usual_time(), 20 * MS);
         cohort.forget(2 * MS);
         near(cohort.closed(162 * MS).usual_time(), 10 * MS);

@@ -1,20 +1,20 @@
-//! [`ControlledDelay`]: whether the requests of a class have waited for too long for too long.
+//! [`ControlledDelay`]: whether a class's requests have waited for too long for too long.
 //!
 //! Controlled delay (RFC 8289) on the waits in our own queue, in the form that Facebook's servers use (Maurer, "Fail at
-//! Scale", ACM Queue 2015): a burst may wait, a queue that does not drain may not. A class is overloaded once there
-//! was a request that had waited for longer than the target **at every instant** of an interval. While it is, the
-//! newest is served first.
+//! Scale", ACM Queue 2015): a burst may wait, a queue that does not drain may not. A class is overloaded once there was
+//! a request that had waited for longer than the target **at every instant** in an interval. While it is, the newest is
+//! served first.
 //!
-//! Those that are left behind may still have their turn when the burst is over, so they go on waiting. When hardly any
-//! more come, the oldest is served first, since the newest can wait for longest. They are shed once a turn is unlikely:
-//! the class has been overloaded for the longest wait, and more requests come than are served. From then on, all that
-//! have waited for twice the target are shed, and their clients need not wait for an answer.
+//! Requests that are left behind may still have their turn when the burst is over, so they go on waiting. When hardly
+//! any more come, the oldest is served first, because the newest can wait for longest. Requests are shed once a turn is
+//! unlikely: the class has been overloaded for the longest wait, and more requests come than are served. From then on,
+//! all that have waited for twice the target are shed, and their clients need not wait for an answer.
 //!
-//! A load may come and go in periods of seconds. If none waited not long ago, as many requests as the server serves in
-//! the longest wait go on waiting: they are its work for the next pause.
+//! A load may come and go in periods of seconds. If the queue was empty not long ago, the requests that the server can
+//! serve in the longest wait go on waiting: they are its work for the next pause.
 //!
-//! RFC 8289 looks at the waits of those that are served. With shares, these say nothing: a request
-//! of a light key hardly waits although hundreds do. So this looks at the oldest request that waits.
+//! RFC 8289 looks at the waits before requests are served. With shares, these say nothing, because a light key's
+//! request hardly waits although hundreds do. So we look at the oldest request that waits.
 
 /// All times in nanoseconds.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(super) struct ControlledDelay {
     longest_wait: u64,
     /// Since when, or from when on, some request has waited for longer than the target.
     above_since: Option<u64>,
-    /// When none waited last.
+    /// When the queue was last empty.
     empty_at: u64,
     flow: Flow,
 }
@@ -42,7 +42,7 @@ struct Flow {
     pressure: u64,
 }
 
-/// The greatest pressure: after so many requests that were served, and none that has joined, a queue drains.
+/// The greatest pressure. A queue drains once this number of requests was served, and no request has joined meanwhile.
 const PRESSED: u64 = 16;
 
 /// For how long a queue may be too long: RFC 8289, 4.2.
@@ -80,7 +80,7 @@ impl ControlledDelay {
         self.flow.pressure = self.flow.pressure.saturating_sub(1);
     }
 
-    /// To be called after each change of the queue, with the arrival of its oldest request.
+    /// Call this after each change to the queue, with its oldest request's arrival.
     pub(super) fn observe(&mut self, now: u64, oldest: Option<u64>) {
         self.above_since = match (oldest, self.above_since) {
             (None, _) => None,
@@ -113,7 +113,7 @@ impl ControlledDelay {
         self.flow.pressure == 0 && self.comes_and_goes(now)
     }
 
-    /// Whether the load is one that comes and goes: none waited at an instant not long ago.
+    /// Whether the load comes and goes: the queue was empty not long ago.
     fn comes_and_goes(&self, now: u64) -> bool {
         now.saturating_sub(self.empty_at) < self.longest_wait.saturating_mul(RECENT)
     }
@@ -130,13 +130,13 @@ impl ControlledDelay {
         }
     }
 
-    /// How many requests of the class are served in the longest wait, by the last quarter of it.
+    /// How many requests in the class are served in the longest wait, by its last quarter.
     pub(super) const fn served_in_longest_wait(&self) -> u64 {
         4 * self.flow.served_before
     }
 
-    /// The arrival before which requests are shed, if any are. `is_hopeful`: so few wait that all of them would be
-    /// served in the longest wait if no more came.
+    /// The arrival before which requests are shed, if any are. `is_hopeful`: all waiting requests would be served in
+    /// the longest wait if no more came.
     pub(super) fn shed_before(&self, now: u64, is_hopeful: bool) -> Option<u64> {
         let is_lasting = self.is_above_for(now, self.longest_wait.max(INTERVAL));
         if !is_lasting || !self.flow.is_growing || is_hopeful && self.comes_and_goes(now) {
@@ -146,7 +146,7 @@ impl ControlledDelay {
     }
 }
 
-/// If none waited at an instant within so many of the longest waits, the load comes and goes.
+/// If the queue was empty within this number of longest waits, the load comes and goes.
 const RECENT: u64 = 4;
 
 #[cfg(test)]
@@ -157,7 +157,7 @@ mod tests {
     const LONGEST: u64 = 4 * INTERVAL;
 
     #[test]
-    fn a_burst_that_drains_is_no_overload() {
+    fn a_draining_burst_is_no_overload() {
         let mut delay = ControlledDelay::new(TARGET, LONGEST);
         for start in (0..10).map(|burst| burst * INTERVAL) {
             delay.observe(start, Some(start));
@@ -166,8 +166,9 @@ mod tests {
         }
     }
 
+    /// It must be too long at every instant in an interval.
     #[test]
-    fn a_queue_that_is_too_long_at_every_instant_of_an_interval_is() {
+    fn a_lastingly_long_queue_is_overloaded() {
         let mut delay = ControlledDelay::new(TARGET, LONGEST);
         delay.observe(0, Some(0));
         let since = TARGET + INTERVAL;
@@ -180,8 +181,9 @@ mod tests {
         assert!(!delay.is_overloaded(since + INTERVAL) && delay.is_overloaded(since + 1 + INTERVAL));
     }
 
+    /// More must come than are served, for the longest wait.
     #[test]
-    fn requests_are_shed_if_more_come_than_are_served_for_the_longest_wait() {
+    fn lasting_growth_sheds_old_requests() {
         for (served, sheds) in [(1, true), (2, false)] {
             let mut delay = ControlledDelay::new(TARGET, LONGEST);
             let mut now = 0;
@@ -194,7 +196,7 @@ mod tests {
             }
             delay.observe(now, Some(0));
             assert_eq!(delay.shed_before(now, false), sheds.then_some(now - 2 * TARGET), "{served}");
-            // If none waited lately, those that can be served when no more come go on waiting.
+            // If the queue was empty lately, requests that can be served when no more come go on waiting.
             assert_eq!(delay.shed_before(now, true), None, "{served}");
             let later = now + RECENT * LONGEST;
             assert_eq!(delay.shed_before(later, true).is_some(), sheds, "{served}");
@@ -202,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_hardly_anyone_joins_drains() {
+    fn a_queue_without_arrivals_drains() {
         let mut delay = ControlledDelay::new(TARGET, LONGEST);
         assert!(delay.is_draining(0), "none has come");
         (0..100).for_each(|_| delay.join());
@@ -211,7 +213,7 @@ mod tests {
             delay.serve();
         }
         assert!(delay.is_draining(0) && !delay.is_draining(RECENT * LONGEST), "the load has come and stays");
-        // As many come as are served.
+        // Arrivals equal departures.
         for _ in 0..100 {
             delay.join();
             delay.serve();

@@ -1,9 +1,9 @@
 //! [`Doubling`]: finds the limit within a factor of two, from the times of few requests.
 //!
-//! It compares a limit with its half. If requests take as long under both, the limit costs nothing, and its double is
-//! tried; if they take twice as long, the half serves as many, and is compared with its own half. So a limit that is
-//! far too low or too high is left in steps of two, each of which takes some 16 requests if they are alike, and more if
-//! their times are scattered.
+//! It compares a limit with its half. If requests take equally long under both, the limit costs nothing, and its double
+//! is tried; if they take twice as long, the half serves the same number, and is compared with its own half. So a limit
+//! that is far too low or too high is left in steps of two, each of which takes some 16 requests if they are alike, and
+//! more if their times are scattered.
 //!
 //! A comparison of neighbours knows no normal time, which an incident or a slow start could spoil.
 
@@ -20,7 +20,7 @@ pub(super) struct Doubling {
     high: u64,
     /// Whether the half is in force.
     is_at_half: bool,
-    /// What is known of both.
+    /// The measurements under both limits.
     of_high: Option<Cohort>,
     of_half: Option<Cohort>,
     /// The highest limit that costs nothing, and the lowest one that costs time.
@@ -31,22 +31,22 @@ pub(super) struct Doubling {
     tally: Tally,
     number: u64,
     opened: Option<u64>,
-    /// The usual time of the requests of the last cohort.
+    /// The usual request time in the last cohort.
     time: Option<u64>,
     /// Whether a limit was left because most requests were given up under it.
     has_lost: bool,
 }
 
-/// A cohort has as many requests as the limit, and this many at least.
+/// A cohort has at least this number of requests, and at least the limit.
 const FEWEST: u64 = 16;
 
-/// A cohort lasts so long at least: in a shorter time, the scheduler decides how long requests take.
+/// A cohort lasts at least this time. In a shorter time, the scheduler decides how long requests take.
 const SHORTEST: u64 = 20_000_000;
 
 /// After this time, a cohort is closed although some of its requests go on: streams may take an hour.
 const LONGEST: u64 = 30_000_000_000;
 
-/// With so many requests, a comparison ends, however scattered their times are.
+/// With this number of requests, a comparison ends, however scattered their times are.
 const ENOUGH: u64 = 192;
 
 impl Doubling {
@@ -77,7 +77,7 @@ impl Doubling {
         (self.high / 2).max(*self.bounds.start())
     }
 
-    /// The usual time of a request of the last cohort, in nanoseconds.
+    /// The usual request time in the last cohort, in nanoseconds.
     pub(super) const fn time(&self) -> Option<u64> {
         self.time
     }
@@ -87,7 +87,7 @@ impl Doubling {
         self.has_lost
     }
 
-    /// The number of the cohort that is followed.
+    /// The followed cohort's number.
     pub(super) const fn number(&self) -> u64 {
         self.number
     }
@@ -147,7 +147,8 @@ impl Doubling {
         self.compare(now)
     }
 
-    /// Whether no more requests are followed. While the first ones are on their way, others are: they cost no time.
+    /// Whether no more requests are followed. Until half of them have ended, we follow more, because that costs no
+    /// time.
     fn is_complete(&self, now: u64) -> bool {
         let needed = self.limit().max(FEWEST);
         self.cohort.admitted() >= needed && self.cohort.ended() * 2 >= needed && self.age(now) >= SHORTEST
@@ -181,7 +182,7 @@ impl Doubling {
             None => {}
         }
         // To measure the half again, requests above it would have to end first, and none could begin meanwhile. So on
-        // the way up, more is learned of the upper one alone.
+        // the way up, we learn more only about the upper one.
         let is_on_the_way_up = self.free >= self.half();
         let is_half_next = !is_on_the_way_up && low.error() >= high.error();
         if (if is_half_next { low } else { high }).ended() >= ENOUGH {

@@ -1,9 +1,9 @@
 //! [`FairQueue`]: the requests that wait, in strict classes, and within a class with a fair share for each key.
 //!
-//! Within a class, this is start-time fair queueing (Goyal, Vin, Cheng, *Start-Time Fair Queueing*, SIGCOMM 1996): the
-//! next request of each key has a start tag in virtual time, the lowest tag is served first, and then the key's tag
-//! grows by the cost of the request, divided by the key's weight. The virtual time is the tag that was served last, so
-//! a key that returns starts there: it gains nothing from the time in which it had no request.
+//! Within a class, this is start-time fair queueing (Goyal, Vin, Cheng, *Start-Time Fair Queueing*, SIGCOMM 1996): each
+//! key's next request has a start tag in virtual time, the lowest tag is served first, and then the key's tag grows by
+//! the request's cost, divided by the key's weight. The virtual time is the tag that was served last, so a key that
+//! returns starts there: it gains nothing from the time in which it had no request.
 //!
 //! A request that leaves unserved gives its part of the virtual time back.
 
@@ -15,7 +15,7 @@ use crate::values::{PartitionKey, Priority};
 /// A request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Ticket {
-    /// Grows with each arrival, so that the lowest of a class is the oldest.
+    /// Grows with each arrival, so that the lowest in a class is the oldest.
     number: u64,
     pub(super) priority: Priority,
 }
@@ -42,7 +42,7 @@ pub(super) struct Departure {
     pub(super) is_over_share: bool,
 }
 
-/// The order among the requests of one key.
+/// The order among one key's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     /// First come, first served.
@@ -70,7 +70,7 @@ struct Waiter {
 /// Units, times [`SCALE`], divided by a weight.
 type VirtualTime = u128;
 
-/// So that the parts of a heavy key do not round to zero.
+/// So that a heavy key's parts do not round to zero.
 const SCALE: VirtualTime = 1 << 32;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,13 +86,13 @@ struct Class {
     flows: HashMap<FlowId, Flow>,
     /// Keys with requests, by the tag of the next one.
     by_start: BTreeSet<(VirtualTime, FlowId)>,
-    /// The same keys, by the tag after their last request.
+    /// Keys with requests, by the tag after their last one.
     by_finish: BTreeSet<(VirtualTime, FlowId)>,
     /// Keys without requests whose tag is ahead of the virtual time. They are forgotten when it has caught up.
     ahead: BTreeSet<(VirtualTime, FlowId)>,
-    /// The sum of the parts of all requests.
+    /// The sum of all requests' parts.
     backlog: VirtualTime,
-    /// The units of all requests.
+    /// All requests' units.
     units: u64,
     next: u64,
 }
@@ -115,23 +115,23 @@ impl FairQueue {
         self.classes.iter().all(|class| class.waiters.is_empty())
     }
 
-    /// The number of requests of each class, the lowest first.
+    /// The number of requests in each class, the lowest first.
     pub(super) fn lens(&self) -> [u64; Priority::ALL.len()] {
         Priority::ALL.map(|class| self.class(class).waiters.len() as u64)
     }
 
-    /// The number of requests of this class and those above.
+    /// The number of requests in this class and the classes above.
     pub(super) fn len_from(&self, priority: Priority) -> u64 {
         let classes = Priority::ALL.into_iter().filter(|class| *class >= priority);
         classes.map(|class| self.class(class).waiters.len() as u64).sum()
     }
 
-    /// The instant at which the oldest request of a class came.
+    /// When the oldest request in a class came.
     pub(super) fn oldest(&self, priority: Priority) -> Option<u64> {
         self.class(priority).waiters.first_key_value().map(|(_, waiter)| waiter.arrived)
     }
 
-    /// The units of all requests of this class and those above.
+    /// The units of all requests in this class and the classes above.
     pub(super) fn units_from(&self, priority: Priority) -> u64 {
         Priority::ALL.iter().filter(|class| **class >= priority).map(|class| self.class(*class).units).sum()
     }
@@ -159,7 +159,7 @@ impl FairQueue {
         self.next_of(priority, order, |_, _| true).map(|(ticket, cost, _)| (ticket, cost))
     }
 
-    /// The request that the class serves next of the keys that may be served with this cost.
+    /// The request that the class serves next, among the keys that may be served with this cost.
     pub(super) fn next_of(
         &self,
         priority: Priority,
@@ -216,7 +216,7 @@ impl FairQueue {
         &mut self.classes[priority as usize]
     }
 
-    /// Whether nothing is kept of any key.
+    /// Whether nothing is kept about any key.
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn is_blank(&self) -> bool {
         self.classes.iter().all(|class| class.ids.is_empty() && class.flows.is_empty() && class.ahead.is_empty())
@@ -313,7 +313,7 @@ impl Class {
 }
 
 impl Flow {
-    /// The request of the key that is served next.
+    /// The key's request that is served next.
     fn end(&self, order: Order) -> Option<Ticket> {
         match order {
             Order::OldestFirst => self.waiters.first().copied(),
@@ -329,7 +329,7 @@ mod tests {
     use super::*;
     use crate::util::cases::cases;
 
-    /// The same in a list: the next tag of each key, and the waiters.
+    /// A naive queue: each key's next tag, and a list of waiters.
     #[derive(Default)]
     struct Model {
         waiting: Vec<(Ticket, Arrival)>,
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_with_many_requests_has_the_share_of_one_with_few() {
+    fn busy_keys_get_no_greater_share() {
         let mut queue = FairQueue::default();
         for key in [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2] {
             queue.push(arrival(key, 1, 1, 1, 0));
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_weight_three_has_three_times_the_share_in_units() {
+    fn shares_follow_weights_in_units() {
         let mut queue = FairQueue::default();
         for _ in 0..40 {
             queue.push(arrival(0, 1, 3, 1, 0));
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_comes_anew_gains_nothing_from_its_absence() {
+    fn absence_gains_a_key_nothing() {
         let mut queue = FairQueue::default();
         for _ in 0..20 {
             queue.push(arrival(0, 1, 1, 1, 0));
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_leaves_for_a_moment_keeps_its_tag() {
+    fn a_brief_absence_keeps_the_tag() {
         let mut queue = FairQueue::default();
         for key in [0, 1, 1, 1, 1] {
             queue.push(arrival(key, 1, 1, 4, 0));
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_fills_the_queue_is_pushed_out_of_it() {
+    fn heavy_keys_are_pushed_out() {
         let mut queue = FairQueue::default();
         let tickets = [0, 0, 0, 0, 1].map(|key| queue.push(arrival(key, 1, 1, 1, 0)));
         let pushed = queue.pop_last(Priority::Normal, Order::OldestFirst).unwrap();

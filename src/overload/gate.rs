@@ -48,12 +48,12 @@ pub(super) struct Gate {
     line: Mutex<Line>,
     /// The bodies whose requests hold units.
     pub(super) bodies: Bodies,
-    /// The number of the last change.
+    /// The last change's number.
     changes: AtomicU64,
-    /// Not zero while a request that finds the limit full is shed whoever has sent it: none may wait. Written under the
+    /// Not zero while each request that finds the limit full is shed, because no request may wait. Written under the
     /// lock. Relaxed: a thread that reads an old value sheds as if it had come before the change, or asks the line.
     sheds_at_once: AtomicU32,
-    /// The requests of each class that were shed without the lock. Relaxed: nothing is published through them.
+    /// The requests per class that were shed without the lock. Relaxed: nothing is published through them.
     shed_at_once: [Count; Priority::ALL.len()],
     /// Where its clock begins.
     origin: Instant,
@@ -63,7 +63,7 @@ pub(super) struct Gate {
 #[derive(Debug)]
 struct Line {
     queue: FairQueue,
-    /// Of each class: an important one is not overloaded because a lower one is.
+    /// One per class, so that overload in a low class does not mark a higher one as overloaded.
     delays: [ControlledDelay; Priority::ALL.len()],
     queue_target: u64,
     longest_wait: u64,
@@ -75,7 +75,7 @@ struct Line {
     decided: HashMap<Ticket, Turn>,
     wakers: HashMap<Ticket, Waker>,
     max_queue: usize,
-    /// The number of the change that was applied last.
+    /// The number that the last applied change has.
     change: u64,
     is_closed: bool,
     shed: [u64; Priority::ALL.len()],
@@ -93,7 +93,7 @@ pub(super) enum Turn {
     Closed,
 }
 
-/// The number of a change. A later one has a greater number.
+/// A change's number. Later changes have greater numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GateChange(u64);
 
@@ -134,7 +134,7 @@ impl Gate {
         }
     }
 
-    /// The present instant, in nanoseconds. Tokio's, so that the tests of users may pause it.
+    /// The present instant, in nanoseconds. By tokio's clock, so that your tests may pause it.
     pub(super) fn now(&self) -> u64 {
         nanos(self.origin.elapsed())
     }
@@ -159,7 +159,7 @@ impl Gate {
         self.take_if(cost, |word| !reserve::is_needed(word, cost))
     }
 
-    /// Takes `cost` units for a request that waits for none, if they are free and nobody waits.
+    /// Takes `cost` units for a request that never waits, if they are free and nobody waits.
     pub(super) fn take_in_shadow(&self, cost: u64) -> Result<GateWord, GateWord> {
         let taken = self.take_if(cost, |word| word.has_room(cost));
         // Perhaps nobody waits, and the search counts: for a limiter that others enforce.
@@ -279,8 +279,8 @@ impl Gate {
         });
     }
 
-    /// Whether a request that finds this word is shed, whoever has sent it: the limit is full, no request may wait, and
-    /// no units can be taken back from bodies that stand still.
+    /// Whether every request that finds this word is shed: the limit is full, no request may wait, and no units can be
+    /// taken back from bodies that stand still.
     #[inline]
     pub(super) fn sheds_anybody(&self, word: GateWord, cost: u64) -> bool {
         let sheds_at_once = self.sheds_at_once.load(Ordering::Relaxed) != 0;
@@ -293,7 +293,7 @@ impl Gate {
         self.shed_at_once[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes the units of a request, or gives it a place in the queue; the error is its turn, if it need not wait.
+    /// Takes a request's units, or gives it a place in the queue; the error is its turn, if it need not wait.
     #[cold]
     #[inline(never)]
     pub(super) fn enter(&self, arrival: Arrival) -> Result<Ticket, Turn> {
@@ -370,7 +370,7 @@ impl Gate {
         turn
     }
 
-    /// Takes back the units of bodies that stand still, for requests that wait.
+    /// Takes back the units from bodies that stand still, for requests that wait.
     pub(super) fn look_at_bodies(&self) {
         let now = self.now();
         if self.bodies.is_due(now) {
@@ -441,7 +441,7 @@ impl Gate {
         }
     }
 
-    /// Whether nothing is kept of any request.
+    /// Whether nothing is kept about any request.
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn is_empty(&self) -> bool {
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
@@ -478,8 +478,8 @@ impl ShedsAnybody for Gate {
 }
 
 impl Line {
-    /// Whether each request that finds the limit full is shed. A key that has units of bodies which stand still is shed
-    /// for another reason, which counts apart.
+    /// Whether each request that finds the limit full is shed. A key that has units from stalled bodies is shed for
+    /// another reason, which is counted separately.
     fn sheds_at_once(&self) -> bool {
         self.max_queue == 0 && !self.is_closed && self.stalled.is_empty()
     }
@@ -499,7 +499,7 @@ impl Line {
         self.search.is_known() && self.delays[class as usize].is_overloaded(now)
     }
 
-    /// The request that may be served now: of the highest class, and of the key whose turn it is, unless that has its
+    /// The request that may be served now: in the highest class, from the key whose turn it is, unless that key has its
     /// share of the reserve.
     fn next_to_serve(&self, now: u64, word: GateWord) -> Option<(Ticket, u64, PartitionKey)> {
         self.next_in(self.order(now, self.queue.highest()?), word)
@@ -533,8 +533,8 @@ impl Line {
 
     /// Sheds the requests that have waited for too long, and then hands out the units that are free.
     fn settle(&mut self, now: u64, word: &mut GateWord, wakers: &mut Vec<Waker>) {
-        // A wait of a quarter of what a request takes is no long wait; and above half of the longest wait, few would be
-        // found that have waited for twice the target.
+        // A wait of a quarter of a request's time isn't long. Above half of the longest wait, we would find few
+        // requests that have waited for twice the target.
         let target = (self.search.time_of_one() / 4).min(self.longest_wait / 2).max(self.queue_target);
         self.delays.iter_mut().for_each(|delay| delay.set_target(target));
         for class in Priority::ALL {
@@ -558,7 +558,7 @@ impl Line {
         *word = word.with_queue(!self.queue.is_empty() || self.search.is_counting());
     }
 
-    /// Tells the delay of a class of its queue.
+    /// Reports a class's queue to its delay.
     fn observe(&mut self, now: u64, class: Priority) {
         let oldest = self.queue.oldest(class);
         self.delay(class).observe(now, oldest);

@@ -2,18 +2,19 @@
 //!
 //! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair
 //! of windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the
-//! capacity of the server, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until
-//! they are evidence, by a *t*-test: a rise moves the base up, no rise moves it down. A second step in the same
-//! direction is twice as wide, and a step back half as wide.
+//! server's capacity, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until they are
+//! evidence, by a *t*-test: a rise moves the base up, no rise moves it down. A second step in the same direction is
+//! twice as wide, and a step back half as wide.
 //!
 //! No response time is measured. So the search cannot learn an incident as the normal response time, it does not drain
 //! the server to measure one, and a slow route or a fast health check counts as any other request does. Requests that
-//! failed or were abandoned are no throughput: a server that times out serves nothing, however many requests it has.
+//! failed or were abandoned do not count as throughput, because a server that times out serves nothing, however many
+//! requests it has.
 //!
 //! While nobody waits, the limit does not bind and nothing is learned: an idle hour changes nothing.
 //!
 //! Alternating windows are the perturbation of Kiefer and Wolfowitz ("Stochastic Estimation of the Maximum of a
-//! Regression Function", 1952). That only throughput is compared is the idea of Netflix's and failsafe-go's issues on
+//! Regression Function", 1952). The idea to compare only throughput comes from Netflix's and failsafe-go's issues on
 //! learned baselines, which the guide's page links.
 
 use std::ops::RangeInclusive;
@@ -28,10 +29,10 @@ pub(super) struct LimitSearch {
     /// The step is the base divided by this.
     divisor: u64,
     window: Option<Window>,
-    /// The throughput of the first window of a pair.
+    /// The throughput in a pair's first window.
     first: Option<u64>,
     evidence: Evidence,
-    /// The direction of the last step.
+    /// The last step's direction.
     last: Option<Direction>,
     /// The units that ended per 1,000 seconds in the last whole window, served or not.
     drain: Option<u64>,
@@ -67,10 +68,10 @@ struct Evidence {
     squares: i128,
 }
 
-/// The widest step is half of the base, the narrowest an eighth.
+/// The widest step is half the base, the narrowest an eighth.
 const DIVISORS: RangeInclusive<u64> = 2..=8;
 
-/// The least length of a window. In a shorter one, the scheduler decides how many requests end.
+/// A window's least length. In a shorter one, the scheduler decides how many requests end.
 const SHORTEST: u64 = 50_000_000;
 
 /// The least number of units that end in a window.
@@ -115,7 +116,7 @@ impl LimitSearch {
         if self.is_raised { self.raised() } else { self.base }
     }
 
-    /// The lower one of the two limits between which it alternates.
+    /// The lower of the two limits between which it alternates.
     pub(super) const fn base(&self) -> u64 {
         self.base
     }
@@ -249,7 +250,7 @@ impl LimitSearch {
     fn go(&mut self, direction: Direction) {
         self.base = match direction {
             Direction::Up => self.raised(),
-            // Half of the step: the base itself was not tested from below.
+            // Half the step: the base itself was not tested from below.
             Direction::Down => self.base.saturating_sub((self.step() / 2).max(1)).max(*self.bounds.start()),
         };
         self.divisor = match self.last {

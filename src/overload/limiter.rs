@@ -20,8 +20,8 @@ use crate::values::{
 /// Protects a server from overload: it bounds the requests in flight by **one limit for all keys that it finds
 /// itself**, lets requests wait in the order of their importance, and sheds those that would wait for too long.
 ///
-/// A rate limit protects the quota of a client. This protects the server, for any number of clients and any cost of
-/// their requests: a server that takes on more than it can do serves all of it too late.
+/// A rate limit protects a client's quota. This limiter protects the server, for any number of clients and any request
+/// cost: a server that takes on more than it can do serves everything too late.
 ///
 #[cfg_attr(feature = "http", doc = "```")]
 #[cfg_attr(not(feature = "http"), doc = "```ignore")]
@@ -35,88 +35,88 @@ use crate::values::{
 ///
 /// # Who waits, and who is shed
 ///
-/// A request that finds the limit reached waits, for [`max_wait`](Self::max_wait) at most. Of those that wait, the next
-/// is
+/// A request that finds the limit reached waits, for [`max_wait`](Self::max_wait) at most. The next request to be
+/// served is
 ///
-/// 1. one of the highest [class](crate::limiter::Priority), in strict order;
-/// 2. within a class, one of the key whose turn it is: each key of the policy has the same share of what the server can
-///    do, or a share in proportion to its weight. A key that sends a hundred times as much waits a hundred times as
-///    long, and the others do not notice;
+/// 1. a request in the highest [class](crate::limiter::Priority), in strict order;
+/// 2. within a class, a request from the key whose turn it is: each key has the same share of the server's capacity, or
+///    a share in proportion to its weight. A key that sends a hundred times more waits a hundred times longer, and the
+///    others do not notice;
 /// 3. within a key, the oldest; while requests wait for too long and more come, the newest.
 ///
-/// Of the last quarter of the limit, no key holds more than half if another key has used it within a second. So a key
-/// whose requests take long does not hold all units, except for a moment in which the limit shrinks below what it
-/// holds.
+/// In the limit's last quarter, no key holds more than half if another key has used that quarter within a second. So a
+/// key with slow requests does not hold all units, except for a moment in which the limit shrinks below the units that
+/// it holds.
 ///
-/// Requests wait for too long when, for 100 ms, there was at every instant one that had waited for longer than
-/// [`queue_target`](Self::queue_target), or than a quarter of what a request usually takes. A burst may do that, so the
+/// Requests wait for too long if for 100 ms, at every instant, some request had waited for longer than
+/// [`queue_target`](Self::queue_target), or than a quarter of a request's usual time. A burst may do that, so the
 /// others go on waiting, for `max_wait` at most. When it has lasted for `max_wait`, and more requests come than are
 /// served, requests that have waited for twice the target are shed at once, so that their clients need not wait for an
-/// answer. If none waited within four times `max_wait`, the load may come and go: then as many as the server serves in
-/// `max_wait` go on waiting, for the next pause. Until a limit was found, a queue only says that the limit is too low,
-/// and none are shed for this reason.
+/// answer. If the queue was empty at some instant within four times `max_wait`, the load may come and go: then the
+/// requests that the server can serve in `max_wait` go on waiting, for the next pause. Until a limit was found, a queue
+/// only says that the limit is too low, and no request is shed for this reason.
 ///
-/// If [`max_queue`](Self::max_queue) requests wait, the request that would be served last gives way to the newcomer:
-/// one of the lowest class, and of the key with the longest queue.
+/// If [`max_queue`](Self::max_queue) requests wait, the request that would be served last gives way to the newcomer: a
+/// request in the lowest class, from the key with the longest queue.
 ///
 /// A request that is shed is answered **503** (in gRPC UNAVAILABLE), since it is not the client's fault. `Retry-After`
-/// is an **estimate**, the time in which the server would have served what was before the request, 30 seconds at most;
-/// it is absent when that is below a second or not known, as for a request shed because its worker lags. (All other
-/// waits of this crate are promises.) In one layer with rate limits, a request that is shed is charged nowhere.
+/// is an **estimate**, the time in which the server would have served the requests before it, 30 seconds at most. It is
+/// absent if that is below a second or not known, as for a request shed because its worker lags. (All other waits in
+/// this crate are promises.) In one layer with rate limits, a shed request is charged nowhere.
 ///
 /// # Bodies that nobody reads
 ///
-/// In a layer, a request holds its units until the body of its response has ended. If the client does not read, and
-/// requests wait, they are taken back 100 ms after the last frame, and count for the key of the request from then on.
-/// A key with as many of them as the limit has does not wait: its requests pass only while units are free.
-/// The key that all clients share is excepted from this last rule.
+/// In a layer, a request holds its units until its response body has ended. If the client does not read, and requests
+/// wait, the units are taken back 100 ms after the last frame, and count for the request's key from then on. If a key
+/// has the whole limit in such units, its requests don't wait: they pass only while units are free. This last rule does
+/// not apply to the key that all clients share.
 ///
 /// # Handlers that compute
 ///
 /// A handler that computes without an `.await` keeps its worker, and other requests wait in tokio's run queue, before
-/// this sees them. While requests come, a task measures this lag of the workers, at most every 5 ms unless they lag. It
-/// counts as a part of a request's wait. If the lag was above [`queue_target`](Self::queue_target) in all measurements
-/// of 100 ms, requests that have waited for longer in the run queue are shed; from half of the target on in the lowest
-/// class, and from twice and four times of it in the two highest. This needs tokio's timer: in a runtime without it,
+/// this sees them. While requests come, a task measures the workers' lag, at most every 5 ms unless they lag. The lag
+/// counts as a part of a request's wait. If it was above [`queue_target`](Self::queue_target) in all measurements for
+/// 100 ms, requests that have waited for longer in the run queue are shed; from half the target on in the lowest class,
+/// and from twice and four times the target in the two highest. This needs tokio's timer: in a runtime without it,
 /// tokio reports a panic once, and nothing is measured.
 ///
 /// # How the limit is found
 ///
 /// First within a factor of two: requests that have filled the limit are followed to their end, under it and under its
-/// half. If they take as long under both, its double is tried; if they take twice as long, the half of its half. Some
-/// 16 requests are enough for a step if they are alike, and up to 192 if their times are scattered, so this works for
-/// bursts, and for four requests in a second. Times are compared with each other and never with a normal one, so none
-/// can be learned from an incident.
+/// half. If they take equally long under both, its double is tried; if they take twice as long, the half of its half.
+/// Some 16 requests are enough for a step if they are alike, and up to 192 if their times are scattered, so this works
+/// for bursts, and for four requests in a second. Times are compared with each other and never with a normal time, so
+/// an incident cannot become the normal.
 ///
 /// Then exactly: while requests wait, the limit alternates between two values, for some 50 ms or more each. If the
-/// server serves more requests under the greater one, by a quarter of what is proportional, the limit grows; if it does
-/// not, it shrinks: a few requests more only wait inside the server. If it has grown twice in a row, or has found
-/// nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
+/// server serves more requests under the greater one, by a quarter of the proportional increase, the limit grows.
+/// Otherwise it shrinks, because a few requests more only wait inside the server. If it has grown twice in a row, or
+/// has found nothing for 20 seconds in which the limit was full, the first comparison is made again, with the double.
 ///
-/// What counts is what was **served**: not a response of 500 or above, not a request that its client gave up. If most
-/// requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is lowered to
-/// those in flight and then by half at a time, also if it is never reached: a server that works on for clients that
-/// have left catches up. Each key has one vote in this, so that one client does not lower the limit for the others;
-/// without a [key](crate::Policy::key), all clients together have it. If most requests are given up under the lowest
-/// limit, too, for half a minute, the limit was not why. The one before is in force again, and clients that give up
-/// lower no limit for a minute, then for two, and for ten at most. Requests that are given up within 20 ms do not
-/// count: no server is slow for such a client. While the server is idle, the limit does not drift.
+/// Only **served** requests count, and not responses with status 500 or above, or requests that their clients gave up.
+/// If most requests are given up before they have a response (six of six, or fourteen of eighteen), the limit is
+/// lowered to the units in flight and then by half at a time, even if it is never reached, so that a server that works
+/// on for clients that have left can catch up. Each key has one vote in this, so that one client does not lower the
+/// limit for the others; without a [key](crate::Policy::key), all clients share one vote. If most requests are given up
+/// under the lowest limit, too, for half a minute, the limit was not the reason. The previous limit is in force again,
+/// and clients that give up do not lower it for a minute, then for two, and for ten at most. Requests that are given up
+/// within 20 ms do not count, because no server is slow for such a client. While the server is idle, the limit does not
+/// drift.
 ///
 /// # Accuracy
 ///
 /// With any number of threads, no more units are in flight than the limit, except that units in flight stay when the
 /// limit shrinks, and that a request that costs more than the limit passes when it is alone. In simulations with fixed,
-/// exponential and bimodal service times, the limit found is between seven eighths of the number of requests that the
-/// server really works on at once, and one and a half times that number (`scripts/overload`).
+/// exponential and bimodal service times, the limit found is between 7/8 and 3/2 of the number of requests that the
+/// server really works on at once (`scripts/overload`).
 ///
 /// # Memory and cost
 ///
-/// While nobody waits, to take units and to release them is one compare-and-swap each, for any number of keys, and
-/// nothing is allocated here. Else, and for the last quarter of the limit, a lock is taken, and each request that waits
+/// While nobody waits, taking units and releasing them is one compare-and-swap each, for any number of keys, and
+/// nothing is allocated here. Otherwise, and for the limit's last quarter, a lock is taken, and each request that waits
 /// takes some 700 bytes. When a request is given up before it has a response, others take the lock until the next 18
-/// have ended, for 30 seconds at most. A key
-/// that holds units of that quarter, or did within a second, takes some 100 bytes; nothing
-/// else is kept of keys that do not wait.
+/// have ended, for 30 seconds at most. A key that holds units in that quarter, or did within a second, takes some 100
+/// bytes; otherwise, nothing is kept for keys that do not wait.
 ///
 /// # Live change
 ///
@@ -167,8 +167,8 @@ impl Overload {
         }
     }
 
-    /// Sets the bounds of the limit, in units in flight; `2..=1024` unless set. The lower one should let the server do
-    /// its least work at all times: the number of its processors, at least. With equal bounds, the limit is fixed.
+    /// Sets the limit's bounds, in units in flight; `2..=1024` unless set. The lower one should suffice for the
+    /// server's least work: the number of its processors, at least. With equal bounds, the limit is fixed.
     ///
     /// # Panics
     ///
@@ -187,25 +187,25 @@ impl Overload {
         self
     }
 
-    /// Sets the wait of a request that is too long if there is always one that has waited for so long; 20 ms unless
-    /// set, as in WeChat's servers. If a quarter of what requests usually take is longer than that, it counts instead,
-    /// up to half of [`max_wait`](Self::max_wait).
+    /// Sets the wait that is too long if at every instant some request has waited for longer; 20 ms unless set, as in
+    /// WeChat's servers. If a quarter of a request's usual time is longer than that, it counts instead, up to half of
+    /// [`max_wait`](Self::max_wait).
     pub const fn queue_target(mut self, target: Duration) -> Self {
         self.queue_target = target;
         self
     }
 
-    /// Sets the longest wait of a request, which is shed then; 500 ms unless set. Set it to what your clients wait for,
-    /// less the time of a request: a burst that the server can answer in this time is not shed. A shorter deadline that
-    /// the request brings along (gRPC) counts instead.
+    /// Sets a request's longest wait, after which it is shed; 500 ms unless set. Set it to the time for which your
+    /// clients wait, less the time that a request takes, because a burst that the server can answer in this time is not
+    /// shed. A shorter deadline that the request brings along (gRPC) counts instead.
     pub const fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
     }
 
-    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, none waits, and the limit is found
-    /// within a factor of two only: for the exact search, requests that wait show that it binds. A layer then sheds a
-    /// request before it looks for its key, which costs no more than tower's `LoadShed`.
+    /// Sets how many requests wait, over all keys; 1,024 unless set. With zero, no request waits, and the limit is
+    /// found within a factor of two only, because in the exact search, requests that wait show that it binds. A layer
+    /// then sheds a request before it looks for its key, which costs no more than tower's `LoadShed`.
     pub const fn max_queue(mut self, waiters: usize) -> Self {
         self.max_queue = waiters;
         self
@@ -236,7 +236,7 @@ impl Overload {
         }
     }
 
-    /// The decision, without a charge, on a request that may wait: only one beyond the bounds never passes.
+    /// The decision, without a charge, on a request that may wait: only a cost beyond the bounds never passes.
     fn peek(&self, cost: u64) -> Decision {
         if cost > *self.bounds.end() {
             return Decision::reject(*self.bounds.end(), 0, None);
@@ -261,7 +261,7 @@ impl Overload {
         }
     }
 
-    /// Sheds a request that found no unit in this word, if none may wait.
+    /// Sheds a request that found no unit in this word, if no request may wait.
     #[cold]
     #[inline(never)]
     fn shed_or_wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, word: GateWord) -> Answer {
@@ -321,8 +321,9 @@ impl Default for Overload {
 }
 
 impl Limiter for Overload {
-    /// A [peek](Mode::Peek) tells that a request would pass, now or after a wait. A [shadow](Mode::Shadow) takes units
-    /// that are free, and never waits: it reports a request that would have to wait as shed, and does not count it.
+    /// A [peek](Mode::Peek) reports that a request would pass, now or after a wait. A [shadow](Mode::Shadow) takes
+    /// units that are free, and never waits: it reports a request that would have to wait as shed, and does not count
+    /// it.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Charge => self.charge(ask),
@@ -332,7 +333,7 @@ impl Limiter for Overload {
         }
     }
 
-    /// Releases units of a request that another policy has rejected. Nothing is learned from it.
+    /// Releases a request's units after another policy has rejected it. Nothing is learned from it.
     fn refund(&self, ask: &Ask<'_>, receipt: Receipt, units: u64) {
         if let Some(held) = receipt.read() {
             self.gate().refund(ask.key(), units, held);
@@ -364,7 +365,7 @@ impl Limiter for Overload {
     /// See [live change](Self#live-change).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = Arc::clone(predecessor.downcast_ref::<Self>()?.gate());
-        // A limiter that was used has a gate of its own, unless it is the predecessor's: it was in force before.
+        // A limiter that was used has its own gate, unless it is the predecessor's: it was in force before.
         if !Arc::ptr_eq(self.gate.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }

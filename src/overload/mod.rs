@@ -1,11 +1,11 @@
-//! Protection from overload: [`Overload`] bounds the requests in flight of a server by a limit that it finds itself.
+//! Protection from overload: [`Overload`] bounds a server's requests in flight by a limit that it finds itself.
 //!
 //! `gate` has the units in flight, in one `word`, and under a lock the requests that wait: in classes, and fairly by
-//! key (`fair_queue`), of which none holds more than half of the `reserve`. `controlled_delay` decides when waiters are
+//! key (`fair_queue`), where no key holds more than half the `reserve`. `controlled_delay` decides when waiters are
 //! shed, and `worker_lag` when arrivals are. `search` finds the limit: within a factor of two by `doubling`, from the
-//! times of a `cohort` of requests, and then exactly by `limit_search`; a `tally` tells whether clients give up.
-//! `stalled` takes back the units of bodies that nobody reads. `waiting` is the future of a request that waits, and
-//! `limiter` puts them together.
+//! request times in a `cohort`, and then exactly by `limit_search`; a `tally` tells whether clients give up. `stalled`
+//! takes units back from bodies that nobody reads. `waiting` is a waiting request's future, and `limiter` puts them
+//! together.
 
 mod cohort;
 mod controlled_delay;
@@ -34,7 +34,7 @@ pub use self::limiter::Overload;
 use self::word::GateWord;
 use crate::values::{Decision, Issuer, LimiterError, Proof, Receipt};
 
-/// The receipt of units in flight: zero, unless the request is [followed](Followed) to its end, its units are of the
+/// The receipt of units in flight: zero, unless the request is [followed](Followed) to its end, its units are from the
 /// [reserve], or it is a request in a [shadow](Self::SHADOW).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct InFlight(u128);
@@ -42,8 +42,8 @@ struct InFlight(u128);
 const RESERVED: u128 = 1 << 127;
 
 impl InFlight {
-    /// Of a request in a shadow, which shows nothing: none waits for its units, so a limit that went down would stay
-    /// there. The time of a request that is not followed.
+    /// For a request in a shadow, which shows nothing: no request waits for its units, so a limit that went down would
+    /// stay there. Encoded as a time without a cohort, which is not followed.
     const SHADOW: Self = Self(1);
 
     fn new(followed: Option<Followed>, is_reserved: bool) -> Self {

@@ -67,7 +67,7 @@ fn release(gate: &Gate) {
 }
 
 #[test]
-fn two_requests_do_not_both_take_the_last_unit() {
+fn the_last_unit_is_taken_once() {
     model(|| {
         let gate = gate(1);
         let other = beside(&gate, enter);
@@ -81,7 +81,7 @@ fn two_requests_do_not_both_take_the_last_unit() {
 }
 
 #[test]
-fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
+fn new_waiters_get_the_released_unit() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -97,7 +97,7 @@ fn a_request_that_begins_to_wait_beside_a_release_gets_the_unit() {
 }
 
 #[test]
-fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
+fn a_shrunk_limit_is_in_force() {
     model(|| {
         let gate = gate(2);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -114,7 +114,7 @@ fn a_limit_that_shrinks_beside_a_request_is_in_force_afterwards() {
 }
 
 #[test]
-fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
+fn a_grown_limit_grants_all_units() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -134,7 +134,7 @@ fn a_limit_that_grows_beside_a_release_hands_out_all_units() {
 }
 
 #[test]
-fn a_release_between_two_limits_is_not_lost() {
+fn no_release_between_limits_is_lost() {
     model(|| {
         let gate = gate(2);
         assert_eq!([enter(&gate), enter(&gate)], [Err(GRANTED), Err(GRANTED)]);
@@ -148,7 +148,7 @@ fn a_release_between_two_limits_is_not_lost() {
 }
 
 #[test]
-fn of_two_changes_the_later_one_counts() {
+fn the_later_change_counts() {
     model(|| {
         let gate = gate(2);
         let (first, second) = (gate.begin_change(), gate.begin_change());
@@ -160,7 +160,7 @@ fn of_two_changes_the_later_one_counts() {
 }
 
 #[test]
-fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
+fn leaving_beside_a_release_loses_nothing() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -180,7 +180,7 @@ fn a_waiter_that_leaves_beside_a_release_loses_no_unit_and_makes_none() {
 }
 
 #[test]
-fn no_request_waits_in_a_gate_that_was_closed() {
+fn no_request_waits_in_closed_gates() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -242,7 +242,7 @@ fn enter_later(gate: &Gate) -> Result<Ticket, Turn> {
 }
 
 #[test]
-fn a_body_that_ends_beside_a_look_releases_once() {
+fn an_ending_body_releases_once() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));
@@ -260,7 +260,7 @@ fn a_body_that_ends_beside_a_look_releases_once() {
 }
 
 #[test]
-fn a_reader_that_goes_on_beside_a_look_keeps_its_unit_or_has_lost_it() {
+fn a_resuming_reader_keeps_or_loses_units() {
     model(|| {
         let gate = gate(1);
         assert_eq!(enter(&gate), Err(GRANTED));

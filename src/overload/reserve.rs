@@ -1,20 +1,20 @@
-//! [`Reserve`]: the last quarter of the limit, of which no key has more than half while others use it.
+//! [`Reserve`]: the limit's last quarter, where no key has more than half while others use it.
 //!
-//! A fair order among the requests that wait is not enough: a key whose requests take long holds units while others
-//! come and go, until it holds all of them. What is shared is time on the server, and units in flight are this time, by
-//! the second. So the first three quarters of the limit are for who comes first, and of the last quarter a key may hold
-//! half if another key has used it within a second. With smaller parts, units would stay free that nobody may use.
+//! A fair order among waiting requests is not enough: a key with slow requests holds units while others come and go,
+//! until it holds all. We share time on the server, and units in flight are this time, by the second. So the first
+//! three quarters of the limit go to the first to come, and in the last quarter, a key may hold half if another key has
+//! used it within a second. With smaller parts, units would stay free that no key may use.
 
 use std::collections::HashMap;
 
 use super::word::GateWord;
 use crate::values::PartitionKey;
 
-/// The units of the reserve in flight, by key.
+/// The reserve's units in flight, by key.
 #[derive(Debug, Default)]
 pub(super) struct Reserve {
     keys: HashMap<PartitionKey, Held>,
-    /// The units of all keys.
+    /// All keys' units.
     units: u64,
     /// When keys were last forgotten.
     swept: u64,
@@ -27,7 +27,7 @@ struct Held {
     seen: u64,
 }
 
-/// A key that has held nothing for so long, in nanoseconds, has no share.
+/// After this time without units, in nanoseconds, a key has no share.
 const LONGEST: u64 = 1_000_000_000;
 
 /// Whether `cost` more units reach into the reserve.
@@ -40,16 +40,16 @@ const fn open_to_all(word: GateWord) -> u64 {
 }
 
 impl Reserve {
-    /// Whether the key may hold so many more units of the reserve.
+    /// Whether the key may hold `cost` more units in the reserve.
     pub(super) fn has_room(&self, word: GateWord, key: &PartitionKey, cost: u64) -> bool {
         let held = self.keys.get(key);
         let reserve = word.limit() / 4;
         let is_alone = self.keys.len() == usize::from(held.is_some());
         let share = if is_alone { reserve } else { reserve / 2 };
-        // When units end that were open to all, those that were taken of the reserve take their place.
+        // When units end that were open to all, units from the reserve take their place.
         let taken = word.units().saturating_sub(open_to_all(word)).min(self.units);
         let part = held.map_or(0, |held| (held.units * taken).div_ceil(self.units.max(1)));
-        // A key that has none of it may have one request in it.
+        // A key without units in the reserve may have one request in it.
         part + cost <= share.max(cost)
     }
 
@@ -76,8 +76,9 @@ impl Reserve {
 mod tests {
     use super::*;
 
+    /// Alone, a key may have all of it.
     #[test]
-    fn a_key_has_all_of_it_alone_and_half_beside_others() {
+    fn others_halve_a_keys_reserve() {
         let at = |units| GateWord::new(20).with_units(units);
         let [slow, other] = ["slow", "other"].map(PartitionKey::from);
         let mut reserve = Reserve::default();
@@ -88,7 +89,7 @@ mod tests {
         }
         reserve.release(&slow, 2);
         reserve.take(5, &other, 1);
-        // Three and one, of five.
+        // Three and one, out of five.
         assert!(!reserve.has_room(at(19), &slow, 1) && reserve.has_room(at(19), &other, 1));
         // Another second, and the other key is gone.
         reserve.release(&other, 1);
@@ -96,9 +97,9 @@ mod tests {
         assert!(reserve.has_room(at(19), &slow, 1));
     }
 
-    /// Units of the reserve stay in flight while others end.
+    /// Reserved units stay in flight while others end.
     #[test]
-    fn a_key_alone_has_the_whole_limit() {
+    fn one_key_has_the_whole_limit() {
         let at = |units| GateWord::new(8).with_units(units);
         let (mut reserve, key) = (Reserve::default(), PartitionKey::from("a"));
         (6..8).for_each(|_| reserve.take(0, &key, 1));
@@ -108,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_room_for_one_request_beside_any_number() {
+    fn each_key_has_room_for_one() {
         let (mut reserve, word) = (Reserve::default(), GateWord::new(4).with_units(3));
         for key in 0..3_u64 {
             assert!(reserve.has_room(word, &key.into(), 1));

@@ -17,12 +17,12 @@ pub(super) struct Search {
     exact: LimitSearch,
     /// Whether a limit was found. Before, a queue is no sign of overload.
     is_known: bool,
-    /// How often the exact search has raised the limit, one time after the other.
+    /// How often the exact search has raised the limit in a row.
     rises: u32,
     /// The requests that have filled the limit since it changed last, and when the first of them came.
     full: u64,
     full_since: u64,
-    /// The number of the next cohort.
+    /// The next cohort's number.
     next: u64,
     /// How long a request takes under this limit.
     time: u64,
@@ -35,7 +35,7 @@ pub(super) struct Search {
     answered: Option<(PartitionKey, u64)>,
     /// Set while most requests are given up.
     lost: Option<Lost>,
-    /// That most requests are given up lowers no limit before this time, and for how long it was ignored then.
+    /// Until `deaf_until`, requests that are given up do not lower the limit. They were last ignored for `deaf_for`.
     deaf_until: u64,
     deaf_for: u64,
 }
@@ -51,7 +51,7 @@ struct Lost {
 /// Requests that are followed to their end although they do not fill the limit.
 #[derive(Debug)]
 struct Losses {
-    /// The number of their cohort, which no cohort of a [`Doubling`] has.
+    /// Their cohort's number, which no cohort in a [`Doubling`] has.
     number: u64,
     since: u64,
     tally: Tally,
@@ -59,27 +59,27 @@ struct Losses {
     most: u64,
 }
 
-/// The numbers of the cohorts of [`Losses`] begin here.
+/// Cohort numbers in [`Losses`] begin here.
 const LOSSES: u64 = 1 << 62;
 
-/// After this time, nothing can be told from them: some of them last.
+/// After this time, losses say nothing, because some of the requests last.
 const LONGEST: u64 = 30_000_000_000;
 
-/// If most requests are given up under the least limit, too, and for so long that the server has caught up with the
-/// work of those that have left, the limit was not why.
+/// If most requests are given up under the least limit for this time, too, the limit was not the reason. In this time,
+/// the server catches up with the work for clients that have left.
 const CAUGHT_UP: u64 = 30_000_000_000;
 
-/// That clients give up is ignored then, for this time at first.
+/// For this time at first, requests that are given up are ignored, once the limit was not the reason.
 const FIRST_DEAF: u64 = 60_000_000_000;
 const LONGEST_DEAF: u64 = 10 * FIRST_DEAF;
 
-/// After so many rises in a row, the limit is far away.
+/// After this number of rises in a row, the limit is far away.
 const FAR: u32 = 2;
 
-/// If the limit is full, and the exact search has found nothing for so long, the times of requests may tell more.
+/// If the limit is full, and the exact search has found nothing for this time, request times may tell more.
 const IDLE: u64 = 20_000_000_000;
 
-/// How many requests must have filled the limit in that time.
+/// How many requests must have filled the limit in the time [`IDLE`].
 const OFTEN: u64 = 64;
 
 impl Search {
@@ -114,12 +114,12 @@ impl Search {
             return;
         }
         let base = self.exact.base();
-        // That the present limit costs no throughput was found by more requests than are compared now.
+        // More requests than are compared now have shown that the present limit costs no throughput.
         let (high, free) = if is_upwards { (base.saturating_mul(2).min(*self.bounds.end()), base) } else { (base, 0) };
         self.doubling = Some(Doubling::new(self.bounds.clone(), high, free, self.next));
     }
 
-    /// Ends the doubling, so that its cohorts are not taken for those of the next one.
+    /// Ends the doubling, so that its cohorts are not taken for the next one's.
     fn end_doubling(&mut self) -> Option<Doubling> {
         let doubling = self.doubling.take()?;
         self.next = doubling.number() + 1;
@@ -142,7 +142,7 @@ impl Search {
         self.doubling.as_ref().map_or_else(|| self.exact.limit(), Doubling::limit)
     }
 
-    /// Whether each end of a request must be [counted](Self::count).
+    /// Whether each request's end must be [counted](Self::count).
     pub(super) const fn is_counting(&self) -> bool {
         self.losses.is_some() || (self.doubling.is_none() && self.exact.is_counting())
     }
@@ -235,9 +235,9 @@ impl Search {
         (self.is_known, self.full) = (true, 0);
     }
 
-    /// Goes back to the limit before, if nothing was admitted for `longest` since the limit was lowered, and for twice
-    /// what a request takes. Then requests that take much longer than others hold more units than the limit has, and
-    /// all others wait for them. To be called while requests wait.
+    /// Goes back to the previous limit, if nothing was admitted for `longest` since the limit was lowered, and for
+    /// twice a request's time. Then requests that take much longer than others hold more units than the limit has, and
+    /// all others wait for them. Call this while requests wait.
     pub(super) fn look(&mut self, now: u64, longest: u64) {
         let longest = longest.max(self.time.saturating_mul(2));
         if self.lowered.is_none_or(|since| now.saturating_sub(since) <= longest) {
@@ -250,14 +250,14 @@ impl Search {
         }
     }
 
-    /// Notes a request that is over, of `in_flight` units with its own, if requests are abandoned.
+    /// Notes a request that is over, if requests are abandoned. Its own units are among the `in_flight` ones.
     ///
     /// If clients give up before they get a response, the limit may be too high although it is never reached: the
-    /// server may work for those who have left. If it is reached, the exact search may see no throughput at all, and
+    /// server may work for clients that have left. If it is reached, the exact search may see no throughput at all, and
     /// nothing that it could compare.
     ///
-    /// Nothing is known of the time of a request that is not followed. So the first one that is abandoned tells nothing
-    /// itself, and those that are admitted after it are followed.
+    /// We do not know how long a request took that is not followed. So the first abandoned request says nothing itself,
+    /// and the requests that are admitted after it are followed.
     pub(super) fn note_end(
         &mut self,
         now: u64,
@@ -294,8 +294,8 @@ impl Search {
         }
     }
 
-    /// Lowers the limit, since most requests are given up. If they were under the least limit for long enough, goes
-    /// back to the limit before: clients leave for other reasons. `most`: the most units in flight.
+    /// Lowers the limit, because most requests are given up. If they were under the least limit for long enough, goes
+    /// back to the previous limit, because clients leave for other reasons. `most`: the most units in flight.
     fn lose(&mut self, now: u64, most: u64) {
         let (limit, least) = (self.limit(), *self.bounds.start());
         let lost = self.lost.get_or_insert(Lost { before: limit, least_since: None });
@@ -386,15 +386,15 @@ mod tests {
     }
 
     #[test]
-    fn trap_a_limit_that_is_never_reached_while_clients_give_up() {
+    fn trap_unreached_limit_while_clients_give_up() {
         assert_eq!(limit_after(10, RequestEnd::Abandoned), 20);
         assert_eq!(limit_after(32, RequestEnd::Abandoned), 8);
         assert_eq!(limit_after(200, RequestEnd::Abandoned), 2);
     }
 
-    /// One client that makes most of the requests, and leaves whatever the server does.
+    /// One client makes most requests, and always leaves.
     #[test]
-    fn trap_a_client_that_leaves_under_every_limit() {
+    fn trap_client_leaves_under_every_limit() {
         let mut lowest = 20;
         let restored = (200..1_000).step_by(50).find(|requests| {
             let limit = limit_after(*requests, RequestEnd::Abandoned);
@@ -406,7 +406,7 @@ mod tests {
 
     /// The exact search compares throughput, and sees none under both of its limits.
     #[test]
-    fn trap_a_full_limit_under_which_clients_give_up() {
+    fn trap_full_limit_while_clients_give_up() {
         let mut search = Search::new(2..=1_024, 20);
         search.find(20);
         let mut running = std::collections::VecDeque::new();
@@ -422,8 +422,9 @@ mod tests {
         assert!(search.limit() <= 10, "{}", search.limit());
     }
 
+    /// Streams that clients leave say nothing, either.
     #[test]
-    fn streams_that_clients_leave_and_failures_say_nothing_of_a_limit_that_is_not_reached() {
+    fn failures_say_nothing_about_unreached_limits() {
         for end in [RequestEnd::Served, RequestEnd::Failed, RequestEnd::CutOff] {
             assert_eq!(limit_after(400, end), 20);
         }

@@ -6,8 +6,8 @@
 //! that is pending itself, since its handler still works, is not silent.
 //!
 //! Units that were taken back count for their key until the request ends, even if the reader goes on: a client that
-//! reads one frame now and then cannot hold them again. A key with as many of them as the limit has does not wait for
-//! more. Requests of keys that all clients share are excepted, since one client could shut out the others.
+//! reads one frame now and then cannot hold them again. If a key has the whole limit in such units, it does not wait
+//! for more. This does not apply to the key that all clients share, because one client could shut out the others.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -22,13 +22,12 @@ use super::word::GateWord;
 use crate::util::sync::{AtomicU64, Mutex, Ordering};
 use crate::values::{PartitionKey, Receipt, WatchedBody, WatchesBodies};
 
-/// After this time, a reader is silent. As long as a queue may be too long before its class is
+/// After this time, a reader is silent. It equals the time for which a queue may be too long before its class is
 /// [overloaded](super::controlled_delay::INTERVAL), so that bodies which stand still are found before requests are
-/// shed.
-/// Longer than the round trip in which a usual client opens its window, and than a worker lets a ready task wait.
+/// shed. Longer than the round trip in which a usual client opens its window, and than a worker lets a ready task wait.
 const SILENCE: u64 = super::controlled_delay::INTERVAL;
 
-/// The gate looks no more often, since it looks at all bodies that hold units.
+/// The pause between two looks, because the gate looks at all bodies that hold units.
 const PAUSE: u64 = SILENCE / 4;
 
 const NEVER: u64 = u64::MAX;
@@ -39,13 +38,12 @@ const SHARDS: usize = if cfg!(sluice_loom) { 1 } else { 16 };
 /// The bodies that hold units.
 pub(super) struct Bodies {
     shards: [Mutex<Places>; SHARDS],
-    /// The instant of the next look, in nanoseconds: before, no reader will have been silent for long enough. [`NEVER`]
+    /// When the next look is due, in nanoseconds: before, no reader will have been silent for long enough. [`NEVER`]
     /// until the first body comes, so that requests that wait do not wake up for nothing where there are none.
     next_look: AtomicU64,
 }
 
-/// A part of the bodies. A place that is free is used again, so that nothing is allocated while as many bodies come as
-/// go.
+/// Some of the bodies. A free place is used again, so that nothing is allocated while bodies come and go at one rate.
 #[derive(Default)]
 struct Places {
     places: Vec<Option<Arc<dyn WatchedBody>>>,
@@ -64,7 +62,7 @@ impl Bodies {
     }
 
     pub(super) fn watch(&self, body: Arc<dyn WatchedBody>) -> usize {
-        // By its cache line: allocators give each thread memory of its own.
+        // By its cache line: allocators give each thread its own memory.
         let shard = Arc::as_ptr(&body).addr() / 64 % SHARDS;
         if self.next_look.load(Ordering::Relaxed) == NEVER {
             self.next_look.store(0, Ordering::Relaxed);
@@ -97,8 +95,8 @@ impl Bodies {
         next_look != NEVER && now() >= next_look
     }
 
-    /// Takes back the units of bodies whose reader has been silent for too long, if a look is due. The lock of the gate
-    /// is held, and the word is claimed.
+    /// Takes back the units of bodies whose reader has been silent for too long, if a look is due. The gate's lock is
+    /// held, and the word is claimed.
     pub(super) fn take_back(&self, now: u64, word: &mut GateWord, stalled: &mut StalledUnits) {
         if !self.is_due(now) {
             return;
@@ -149,7 +147,7 @@ impl Places {
         Some(body)
     }
 
-    /// Frees a place, unless the body has lost it: its units were taken back.
+    /// Frees a place, unless the body has lost it because its units were taken back.
     fn remove(&mut self, index: usize, body: &dyn WatchedBody) -> Option<Arc<dyn WatchedBody>> {
         let is_there = self.places.get(index)?.as_ref().is_some_and(|it| std::ptr::addr_eq(Arc::as_ptr(it), body));
         if is_there { self.free(index) } else { None }
@@ -174,7 +172,7 @@ impl StalledUnits {
         }
     }
 
-    /// Whether a key has as many as the limit. The key that all clients share never does.
+    /// Whether a key's stalled units reach the limit. For the key that all clients share, they never do.
     pub(super) fn is_full(&self, key: &PartitionKey, limit: u64) -> bool {
         !self.0.is_empty() && *key != PartitionKey::SHARED && self.0.get(key).is_some_and(|units| *units >= limit)
     }
@@ -203,7 +201,7 @@ impl WatchesBodies for Gate {
 }
 
 impl Overload {
-    /// The watcher of the bodies of responses whose requests hold units of `limiter`.
+    /// The watcher for response bodies whose requests hold units from `limiter`.
     pub(super) fn find_watcher(limiter: &dyn Any) -> Option<Arc<dyn WatchesBodies>> {
         let gate = Arc::clone(limiter.downcast_ref::<Self>()?.gate());
         Some(gate)
@@ -321,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_body_that_was_silent_before_delays_nobody() {
+    async fn bodies_silent_before_delay_nobody() {
         for places in [1_024, 0] {
             let overload = overload(2).max_queue(places);
             let gate = Arc::clone(overload.gate());
@@ -360,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_reader_that_goes_on_takes_no_unit_again() {
+    async fn resumed_readers_take_no_unit_again() {
         let overload = overload(1);
         let gate = Arc::clone(overload.gate());
         let body = Body::begin(&gate, key(1), 1).unwrap();
@@ -377,9 +375,9 @@ mod tests {
         assert!(gate.is_empty());
     }
 
-    /// Requests of a key that has as many stalled units as the limit pass only while nobody has to wait.
+    /// If a key's stalled units reach the limit, its requests pass only while nobody has to wait.
     #[tokio::test(start_paused = true)]
-    async fn a_key_full_of_stalled_units_waits_for_none() {
+    async fn stalled_keys_do_not_wait() {
         let overload = overload(2);
         let gate = Arc::clone(overload.gate());
         let mut bodies: Vec<_> = (0..2).map(|_| Body::begin(&gate, key(1), 1).unwrap()).collect();
@@ -399,9 +397,9 @@ mod tests {
         assert!(gate.is_empty());
     }
 
-    /// 60 streams of one client that read nothing, and others with the same key: the default, without any setting.
+    /// 60 streams from one client that read nothing, and others with the same key: the default, without any setting.
     #[tokio::test(start_paused = true)]
-    async fn streams_that_read_nothing_do_not_shut_out_others() {
+    async fn unread_streams_do_not_block_others() {
         let overload = Arc::new(Overload::new());
         let gate = Arc::clone(overload.gate());
         let bodies = Arc::new(std::sync::Mutex::new(Vec::new()));

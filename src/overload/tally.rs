@@ -1,4 +1,4 @@
-//! [`Tally`]: whether most clients give up before they have a response, by the first requests of a cohort.
+//! [`Tally`]: whether most clients give up before they have a response, by the first requests in a cohort.
 //!
 //! Each key has one vote, however many requests it makes: otherwise one client that sends more than all others, and
 //! gives up soon, could lower the limit for everybody. (If the policy has no key, all clients share one.)
@@ -29,20 +29,20 @@ struct End {
     time: u64,
 }
 
-/// What the requests of a tally say.
+/// The conclusion from a tally's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Most are given up.
     Lost,
-    /// Most are not.
+    /// Most are not given up.
     Kept,
     Unknown,
 }
 
-/// A tally has no more requests.
+/// The most requests in a tally.
 const MOST: usize = 18;
 
-/// If so many are given up, and no other ends, most are.
+/// If this number is given up, and no other request ends, most are given up.
 const CERTAIN: u64 = 6;
 
 impl Tally {
@@ -75,8 +75,8 @@ impl Tally {
         }
     }
 
-    /// What the requests say. `answered` is a key that was answered lately, which has a vote even if the tally has no
-    /// request of it.
+    /// Returns the conclusion. `answered` is a key that was answered lately, which has a vote even without a request in
+    /// the tally.
     pub(super) fn verdict(&self, now: u64, answered: Option<&PartitionKey>) -> Verdict {
         let abandoned = self.requests.iter().filter_map(|it| it.end).filter(|end| end.is_abandoned);
         let longest = abandoned.map(|end| end.time).max().unwrap_or(u64::MAX);
@@ -100,12 +100,12 @@ impl Tally {
         if let Some(key) = answered.filter(|key| ended > 0 && votes.iter().all(|vote| vote.key != *key)) {
             votes.push(Vote { key, abandoned: 0, ended: 1 });
         }
-        // The requests that have ended, as if each key had made as many of them.
+        // The requests that have ended, as if each key had made the same number.
         let keys = votes.len() as u64;
         let shares: u64 = votes.iter().map(|vote| ONE * vote.abandoned / vote.ended).sum();
         let abandoned = (ended * shares).checked_div(keys).unwrap_or(0);
         let others = ended * ONE - abandoned;
-        // One client is not all clients, until no other is seen in so many requests.
+        // One client is not all clients, until a full tally has seen no other.
         let is_one = matches!(&votes[..], [vote] if *vote.key != PartitionKey::SHARED);
         if others > MOST_OTHERS * ONE {
             Verdict::Kept
@@ -117,7 +117,7 @@ impl Tally {
     }
 }
 
-/// The requests of a key that have ended.
+/// A key's requests that have ended.
 struct Vote<'a> {
     key: &'a PartitionKey,
     abandoned: u64,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn six_requests_without_an_answer_are_enough() {
+    fn six_unanswered_requests_are_enough() {
         let lost = [("a", true), ("b", true), ("a", true), ("c", true), ("a", true), ("a", true)];
         assert_eq!(tally(&lost[..5]).verdict(MS, None), Verdict::Unknown);
         assert_eq!(tally(&lost).verdict(MS, None), Verdict::Lost);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_that_gives_up_is_not_all() {
+    fn one_impatient_client_is_not_all() {
         let most = [[("patient", true); 3].as_slice(), &[("other", false)]].concat().repeat(5);
         assert_eq!(tally(&most).verdict(MS, None), Verdict::Kept);
         let mut alone = vec![("patient", true); MOST - 1];
@@ -165,9 +165,9 @@ mod tests {
         assert_eq!(tally(&alone).verdict(MS, Some(&"other".into())), Verdict::Kept);
     }
 
-    /// Those that are given up end first.
+    /// Requests that are given up end first.
     #[test]
-    fn requests_count_in_the_order_of_their_admission() {
+    fn requests_count_in_admission_order() {
         let (patient, other) = (PartitionKey::from("patient"), PartitionKey::from("other"));
         let mut tally = Tally::default();
         tally.follow(&other, 0);

@@ -16,7 +16,7 @@ use crate::testing::Random;
 use crate::util::wake::owning;
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Priority, RequestEnd};
 
-/// The nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
 
 /// A server before which requests always wait, so that the limit always binds.
@@ -77,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Works for this time, and returns the median of the limits in it: the search wanders about its aim.
+    /// Works for this time, and returns the median limit in it: the search wanders about its aim.
     fn limit_over(&mut self, span: u64, mut next: impl FnMut(&mut Self) -> Request) -> u64 {
         let mut limits = [(); 41].map(|()| {
             self.run(span / 41, &mut next);
@@ -132,7 +132,7 @@ fn it_finds_the_number_of_workers() {
 }
 
 #[test]
-fn requests_that_end_together_do_not_mislead_it() {
+fn requests_ending_together_do_not_mislead() {
     let mut server = Server::new(64, search());
     server.run(60_000 * MS, |_| served(50 * MS));
     let limit = server.search.base();
@@ -212,8 +212,9 @@ fn trap_health_checks_as_fast_samples() {
     assert!((12..=32).contains(&limit), "{limit}");
 }
 
+/// A slow route drags down the limit for the fast ones.
 #[test]
-fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
+fn trap_slow_route_lowers_the_limit() {
     let mut server = Server::new(4, LimitSearch::new(4..=1_024, 40));
     let mut turn = 0;
     // One in ten waits for another server, for 100 ms; the others need a worker for 5 ms.
@@ -233,8 +234,9 @@ fn trap_one_slow_route_that_drags_down_the_limit_of_the_fast_ones() {
     assert!(server.served - before > 16_000 * 9 / 10, "{}", server.served - before);
 }
 
+/// The limit drifts to its maximum.
 #[test]
-fn trap_idle_hours_that_let_the_limit_drift_to_its_maximum() {
+fn trap_idle_hours_raise_the_limit() {
     let mut search = search();
     for second in 0..3_600 {
         // Nobody waits.
@@ -245,7 +247,7 @@ fn trap_idle_hours_that_let_the_limit_drift_to_its_maximum() {
 }
 
 #[test]
-fn a_time_without_waiters_ends_the_window_that_is_open() {
+fn idle_time_ends_the_open_window() {
     let mut search = search();
     search.count(0, 1, true, true);
     assert!(search.is_counting());
@@ -312,7 +314,7 @@ fn ready(waiting: &mut tokio_test::task::Spawn<crate::values::Pending>) -> Decis
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_free_unit_goes_to_the_highest_class_then_to_the_key_whose_turn_it_is() {
+async fn units_go_by_class_then_turn() {
     let overload = overload(1);
     let first = take(&overload);
     let mut low = wait(&overload, "a", Priority::Low);
@@ -331,7 +333,7 @@ async fn a_free_unit_goes_to_the_highest_class_then_to_the_key_whose_turn_it_is(
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_of_greater_weight_is_served_more_often() {
+async fn heavier_keys_are_served_more_often() {
     let overload = overload(1);
     let first = take(&overload);
     let weighing = |name: &str, weight| {
@@ -360,7 +362,7 @@ async fn a_key_of_greater_weight_is_served_more_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_waits_for_longer_than_the_longest_wait_or_the_patience() {
+async fn bounds_and_patience_end_waits() {
     let overload = overload(1).max_wait(Duration::from_millis(500));
     let _first = take(&overload);
     let mut waiting = wait(&overload, "a", Priority::Normal);
@@ -379,7 +381,7 @@ async fn nobody_waits_for_longer_than_the_longest_wait_or_the_patience() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn while_it_is_overloaded_the_newest_is_served_and_in_the_end_the_oldest_is_shed() {
+async fn overload_serves_newest_and_sheds_oldest() {
     let overload = overload(1).queue_target(Duration::from_millis(10)).max_wait(Duration::from_millis(300));
     let mut running = take(&overload);
     let mut waiting: VecDeque<_> = VecDeque::new();
@@ -400,7 +402,7 @@ async fn while_it_is_overloaded_the_newest_is_served_and_in_the_end_the_oldest_i
             let sheds = step * 5 >= 310;
             assert!(sheds || decided.is_empty());
             if sheds {
-                // At first, the load may be one that comes and goes: fifteen are served in the longest wait.
+                // At first, the load may come and go: fifteen are served in the longest wait.
                 let most = if step * 5 < 1_210 { 24 } else { 4 };
                 assert!(waiting.len() <= most, "{} wait", waiting.len());
             }
@@ -410,7 +412,7 @@ async fn while_it_is_overloaded_the_newest_is_served_and_in_the_end_the_oldest_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_pushes_out_the_lowest_class_and_then_the_longest_queue() {
+async fn full_queues_evict_by_class_then_length() {
     let overload = overload(1).max_queue(3);
     let _running = take(&overload);
     let mut low = wait(&overload, "a", Priority::Low);
@@ -430,7 +432,7 @@ async fn a_full_queue_pushes_out_the_lowest_class_and_then_the_longest_queue() {
 
 /// Without a place in the queue, no request needs the lock to be shed.
 #[tokio::test(start_paused = true)]
-async fn without_a_queue_requests_are_shed_at_once() {
+async fn requests_without_a_queue_are_shed() {
     let before = overload(1).max_queue(0);
     let running = take(&before);
     let shed = |overload: &Overload, priority| {
@@ -439,7 +441,7 @@ async fn without_a_queue_requests_are_shed_at_once() {
     };
     [Priority::Low, Priority::High, Priority::High].into_iter().for_each(|class| shed(&before, class));
     assert_eq!(before.stats().overload.unwrap().shed, [1, 0, 2, 0]);
-    // After a live change, one may wait, and after another one, none.
+    // After a live change, one request may wait, and after another change, no request may.
     let after = overload(1).max_queue(1);
     after.inherit(&before).expect("it is of the same kind").finish();
     let mut waiting = wait(&after, "a", Priority::Normal);
@@ -455,8 +457,9 @@ async fn without_a_queue_requests_are_shed_at_once() {
     release(&after, &running);
 }
 
+/// They take no more than the queue.
 #[tokio::test(start_paused = true)]
-async fn invented_keys_take_no_more_than_the_queue_and_leave_nothing_behind() {
+async fn invented_keys_leave_nothing_behind() {
     let overload = overload(1).max_queue(100);
     let running = take(&overload);
     let mut waiting: Vec<_> = (0..100).map(|n| wait(&overload, &format!("invented {n}"), Priority::Normal)).collect();
@@ -501,9 +504,9 @@ impl Drop for Leaver {
     }
 }
 
-/// The last waker of a task is dropped with the task, and with the other futures in it.
+/// A task's last waker is dropped with the task, and with the other futures in it.
 #[test]
-fn a_waker_that_is_dropped_may_drop_another_waiter() {
+fn a_dropped_waker_may_drop_another_waiter() {
     let overload = overload(1);
     let running = take(&overload);
     let gate = overload.gate();
@@ -542,7 +545,7 @@ async fn trap_clones_that_admit_more() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trap_a_shrinking_limit_that_has_no_effect_while_requests_wait() {
+async fn trap_shrinking_limit_ignored_while_requests_wait() {
     let before = Overload::new().limits(10..=10);
     let running: Vec<_> = (0..10).map(|_| take(&before)).collect();
     let mut waiting: Vec<_> = (0..5).map(|_| wait(&before, "a", Priority::Normal)).collect();
@@ -559,7 +562,7 @@ async fn trap_a_shrinking_limit_that_has_no_effect_while_requests_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trap_a_cold_start_with_a_full_queue() {
+async fn trap_cold_start_with_full_queue() {
     let overload = Overload::new();
     let running: Vec<_> = (0..20).map(|_| take(&overload)).collect();
     let waiting: Vec<_> = (0..1_024).map(|_| wait(&overload, "a", Priority::Normal)).collect();
@@ -570,17 +573,17 @@ async fn trap_a_cold_start_with_a_full_queue() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_refund_is_no_end_of_a_request() {
+async fn refunds_do_not_end_requests() {
     let overload = overload(2);
     let one = take(&overload);
     overload.refund(&Ask::charge(&key("a"), 1), one.receipt(), 1);
-    // A receipt of another limiter releases nothing.
+    // A receipt from another limiter releases nothing.
     overload.refund(&Ask::charge(&key("a"), 1), crate::values::Receipt::new(0), 1);
     overload.gate().check(0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limiter_that_was_closed_lets_nobody_wait() {
+async fn a_closed_limiter_lets_nobody_wait() {
     let overload = overload(1);
     let running = take(&overload);
     let mut waiting = wait(&overload, "a", Priority::Normal);
@@ -593,8 +596,9 @@ async fn a_limiter_that_was_closed_lets_nobody_wait() {
     assert!(take(&overload).is_allowed(), "who need not wait still passes");
 }
 
+/// A cost beyond the bounds never passes.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_costs_more_than_the_limit_passes_alone_and_one_beyond_the_bounds_never() {
+async fn costs_above_the_limit_pass_alone() {
     let overload = Overload::new().limits(4..=100).starting_at(4);
     let running = take(&overload);
     let Answer::Pending(pending) = overload.decide(&Ask::charge(&key("a"), 50)) else { panic!("it waits") };
@@ -609,7 +613,7 @@ async fn a_request_that_costs_more_than_the_limit_passes_alone_and_one_beyond_th
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_hint_is_the_time_of_the_requests_before() {
+async fn the_hint_covers_the_requests_before() {
     let overload =
         Arc::new(overload(2).max_queue(8).max_wait(Duration::from_secs(60)).queue_target(Duration::from_secs(60)));
     let mut running: VecDeque<_> = (0..2).map(|_| take(&overload)).collect();
@@ -630,7 +634,7 @@ async fn the_hint_is_the_time_of_the_requests_before() {
 }
 
 #[test]
-fn outside_of_a_runtime_a_request_that_has_to_wait_leaves() {
+fn waiting_needs_a_runtime() {
     let overload = overload(1);
     let _running = take(&overload);
     let answer = overload.decide(&Ask::charge(&key("a"), 1));
@@ -639,7 +643,7 @@ fn outside_of_a_runtime_a_request_that_has_to_wait_leaves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_permit_without_a_layer_releases_its_units() {
+async fn permits_without_a_layer_release_units() {
     let overload = overload(1);
     let name = key("a");
     let permit = overload.acquire(&name, 1).await.unwrap().admitted().unwrap();
@@ -654,7 +658,7 @@ fn limit_of(overload: &Overload) -> u64 {
 
 /// A shadow is never reached by a request that waits, so a limit that went down would not come back.
 #[tokio::test(start_paused = true)]
-async fn a_shadow_learns_nothing_from_clients_that_give_up() {
+async fn shadows_ignore_clients_that_give_up() {
     let (overload, name) = (Overload::new(), key("a"));
     for _ in 0..100 {
         let shadow = overload.decide(&Ask::charge(&name, 1).to(Mode::Shadow)).at_once().unwrap();
@@ -668,7 +672,7 @@ async fn a_shadow_learns_nothing_from_clients_that_give_up() {
 
 /// A server that sleeps for 50 ms has ten requests in flight, and a client resets two streams in each millisecond.
 #[tokio::test(start_paused = true)]
-async fn streams_that_are_reset_at_once_do_not_lower_the_limit() {
+async fn immediate_resets_keep_the_limit() {
     let (overload, name) = (Overload::new(), key("a"));
     let ask = Ask::charge(&name, 1);
     let mut running = VecDeque::new();
@@ -688,9 +692,9 @@ async fn streams_that_are_reset_at_once_do_not_lower_the_limit() {
     assert_eq!(limit_of(&overload), 20);
 }
 
-/// The probe of a load balancer that waits for a millisecond, on a server that has nothing else to do.
+/// A load balancer's probe that waits for a millisecond, on a server that has nothing else to do.
 #[tokio::test(start_paused = true)]
-async fn health_checks_that_give_up_early_do_not_lower_the_limit() {
+async fn impatient_health_checks_keep_the_limit() {
     let (overload, name) = (Overload::new(), key("a"));
     for _ in 0..200 {
         let check = take(&overload);
@@ -701,9 +705,9 @@ async fn health_checks_that_give_up_early_do_not_lower_the_limit() {
     assert_eq!(limit_of(&overload), 20);
 }
 
-/// Of four requests, three are of one client, which gives each of them up after 25 ms. The others are served in 30 ms.
+/// Three in four requests come from one client, which gives each up after 25 ms. The others are served in 30 ms.
 #[tokio::test(start_paused = true)]
-async fn a_patient_client_does_not_lower_the_limit() {
+async fn one_client_cannot_lower_the_limit() {
     let (overload, patient) = (Overload::new(), key("patient"));
     let others = [0, 1, 2].map(|number: u64| PartitionKey::from(number));
     let mut running = VecDeque::new();
@@ -728,7 +732,7 @@ async fn a_patient_client_does_not_lower_the_limit() {
 
 /// One request after the other is given up, and then a stream lasts: nothing else ends.
 #[tokio::test(start_paused = true)]
-async fn while_nothing_ends_the_fast_path_comes_back() {
+async fn the_fast_path_comes_back() {
     let (overload, name) = (Overload::new(), key("a"));
     let lost = take(&overload);
     overload.release(&Ask::charge(&name, 1), lost.receipt(), 1, RequestEnd::Abandoned);
@@ -745,9 +749,9 @@ async fn while_nothing_ends_the_fast_path_comes_back() {
     overload.gate().check(10);
 }
 
-/// As many requests come as are served, and one client joins the queue and leaves it again all the time.
+/// Arrivals equal departures, and one client joins the queue and leaves it again all the time.
 #[tokio::test(start_paused = true)]
-async fn requests_that_leave_the_queue_at_once_do_not_shed_others() {
+async fn early_leavers_do_not_shed_others() {
     let overload = overload(1).max_wait(Duration::from_millis(400));
     let mut running = take(&overload);
     let _first = wait(&overload, "a", Priority::Normal);

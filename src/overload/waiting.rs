@@ -14,10 +14,10 @@ use super::fair_queue::Ticket;
 use super::gate::{Gate, Turn};
 use crate::values::{Decision, LimiterError, PartitionKey};
 
-/// Resolves when the turn of a request has come, when it was shed, or at the end of its longest wait.
+/// Resolves when a request's turn has come, when it was shed, or at the end of its longest wait.
 ///
 /// If it is dropped, the request leaves the queue. If it has its units by then, they are released. This is decided
-/// under the lock of the queue, so that no unit is lost or released twice.
+/// under the queue's lock, so that no unit is lost or released twice.
 pub(super) struct WaitForTurn {
     gate: Arc<Gate>,
     /// Cleared when the result is returned.

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_a_word_do_not_overlap() {
+    fn word_parts_do_not_overlap() {
         for limit in [1, 4, MOST] {
             for units in [0, 1, MOST] {
                 let word = GateWord::new(limit).with_units(units);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_costs_more_than_the_limit_passes_alone() {
+    fn costs_above_the_limit_pass_alone() {
         let word = GateWord::new(4);
         assert!(word.has_room(4) && word.has_room(9) && !word.has_room(MOST + 1));
         assert!(word.with_units(1).has_room(3) && !word.with_units(1).has_room(4));

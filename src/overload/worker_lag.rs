@@ -1,17 +1,17 @@
-//! [`WorkerLag`]: how long tasks wait for a worker of the runtime, and which arrivals are shed for it.
+//! [`WorkerLag`]: how long tasks wait for a runtime worker, and which arrivals are shed for it.
 //!
 //! A handler that computes without yielding keeps its worker. Other requests then wait in the run queue, before any
 //! code of ours runs, so the gate never sees more requests than there are workers.
 //!
 //! While requests come, a task measures the lag: the *probe*. It goes to the back of the run queue and notes when it
 //! runs again. At most one probe is under way. Run queues are first in, first out, so a request that runs while the
-//! probe is queued was queued before it, and **has waited for at least the probe's age**. So no request is shed for
-//! a measurement that is out of date, and a worker is idle only when its queue is empty. The one exception are tasks
-//! that other threads spawn: they have a queue of their own, and the probe waits until that is empty, too.
+//! probe is queued was queued before it, and **has waited for at least the probe's age**. So no request is shed for a
+//! measurement that is out of date, and a worker is idle only when its queue is empty. The one exception are tasks that
+//! other threads spawn: they have their own queue, and the probe waits until that is empty, too.
 //!
 //! The rule is controlled delay, as for the requests that wait in the gate: shedding begins when the lag was above the
-//! target in each probe of an interval. Then it goes on until no probe of an interval was late: while arrivals are
-//! shed, the lag is often short, and with a new interval of grace each time, requests would wait for five times the
+//! target in each probe of an interval. Then it goes on until all probes in an interval were in time: while arrivals
+//! are shed, the lag is often short, and with a new interval of grace each time, requests would wait for five times the
 //! target.
 //!
 //! With several workers, the probe begins to count when it runs first, and not when a request spawns it. The request
@@ -33,7 +33,7 @@ use crate::values::Priority;
 /// The time between two probes while the workers keep up.
 const REST: Duration = Duration::from_millis(5);
 
-/// [`REST`] in nanoseconds. If nothing came for so long after a probe, a worker was idle.
+/// [`REST`] in nanoseconds. If nothing came for this time after a probe, a worker was idle.
 const IDLE: u64 = 5_000_000;
 
 pub(super) struct WorkerLag {
@@ -48,7 +48,7 @@ pub(super) struct WorkerLag {
 struct Lag {
     target: u64,
     probe: Probe,
-    /// The runtime of the probe: it tells nothing of the queues of others.
+    /// The probe's runtime. The probe says nothing about the queues in other runtimes.
     runtime: Option<Id>,
     /// The lag that the last probe has measured, and when it did.
     measured: u64,
@@ -75,7 +75,7 @@ enum Probe {
     Off,
 }
 
-/// What an arrival does about the lag.
+/// How an arrival reacts to the lag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Judgement {
     pub(super) starts_probe: bool,
@@ -123,7 +123,7 @@ impl WorkerLag {
         self.with(|lag| lag.judge(now, class, can_shed))
     }
 
-    /// The present lag, whether arrivals are shed for it, and how many of each class were.
+    /// The present lag, whether arrivals are shed for it, and how many per class were.
     pub(super) fn report(&self, now: u64) -> (Duration, bool, [u64; Priority::ALL.len()]) {
         self.with(|lag| (Duration::from_nanos(lag.present(now)), lag.is_shedding(now), lag.shed))
     }
@@ -157,8 +157,8 @@ impl Lag {
         Judgement { starts_probe, is_shed, queued_at }
     }
 
-    /// The age of the probe above which arrivals of a class are shed: the target, half of it for the lowest class, and
-    /// twice and four times of it for the higher ones.
+    /// The probe age above which a class's arrivals are shed: the target, half the target for the lowest class, and
+    /// twice and four times the target for the higher ones.
     const fn patience(&self, class: Priority) -> u64 {
         self.target.saturating_mul(1 << class as u32) / 2
     }
@@ -193,7 +193,7 @@ impl Lag {
         may_rest
     }
 
-    /// The lag that the last probe has measured, unless that was long ago, or the age of the probe that is queued.
+    /// The lag that the last probe has measured, unless that was long ago, or the queued probe's age.
     fn present(&self, now: u64) -> u64 {
         let measured = if now.saturating_sub(self.measured_at) <= INTERVAL { self.measured } else { 0 };
         match self.probe {
@@ -246,9 +246,9 @@ async fn measure(under_way: UnderWay) {
     if !is_at_the_back {
         go_to_the_back().await;
     }
-    // Tasks that other threads have spawned wait in a queue of the whole runtime: the first requests of connections, if
-    // `main` accepts them. If there are any, no worker is idle. Tokio wakes this task when its worker has found both
-    // queues empty, or after some 60 tasks.
+    // Tasks that other threads have spawned wait in the runtime's global queue, such as the first requests on
+    // connections that `main` accepts. If there are any, no worker is idle. Tokio wakes this task when its worker has
+    // found both queues empty, or after some 60 tasks.
     while Handle::current().metrics().global_queue_depth() > 0 {
         tokio::task::yield_now().await;
     }
@@ -308,7 +308,7 @@ mod tests {
         lag.with(|lag| lag.probe = Probe::Due);
     }
 
-    /// Judges an arrival of the class behind a probe of this age. The probe stays queued.
+    /// Judges an arrival in the class behind a probe with this age. The probe stays queued.
     fn is_shed(lag: &WorkerLag, now: u64, class: Priority, age: u64) -> bool {
         lag.with(|lag| lag.queue(now - age));
         lag.judge(now, class, true).is_shed
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn one_long_wait_sheds_before_the_probe_ends() {
+    fn a_long_wait_sheds_during_the_probe() {
         let lag = WorkerLag::new(TARGET);
         assert!(lag.judge(0, Priority::Normal, true).starts_probe);
         lag.with(|lag| lag.queue(0));
@@ -362,8 +362,9 @@ mod tests {
         assert!(!lag.with(|lag| lag.is_shedding(now)));
     }
 
+    /// The interval begins with the last late probe.
     #[test]
-    fn shedding_ends_an_interval_after_the_last_late_probe() {
+    fn shedding_ends_after_an_interval() {
         let (lag, mut now) = (WorkerLag::new(TARGET), 0);
         measure_lag(&lag, &mut now, 200 * MS);
         let last_late = now;
@@ -376,7 +377,7 @@ mod tests {
         assert!(!is_shed(&lag, now, Priority::Normal, TARGET + 1));
     }
 
-    /// A task in the run queue of a simulated worker.
+    /// A task in a simulated worker's run queue.
     enum Task {
         Request { came: u64 },
         Probe { has_run: bool },
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_stays_busy_and_its_queue_short() {
+    fn workers_stay_busy_with_short_queues() {
         let capacity = 9 * 200;
         for times in [2, 5, 10] {
             let (served, shed, longest) = simulate(5 * MS / times, true);
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn no_task_is_left_while_no_request_comes() {
+    async fn idle_servers_have_no_task() {
         let overload = Overload::new();
         let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
         for _ in 0..3 {
@@ -507,7 +508,7 @@ mod tests {
         run();
     }
 
-    /// The probe waits in the queue of a runtime that is busy.
+    /// The probe waits in a busy runtime's queue.
     #[test]
     fn the_lag_of_another_runtime_sheds_nothing() {
         let overload = Overload::new();

@@ -1,4 +1,4 @@
-//! Tokio's part of a queue: the tasks that release waiters in time, and the future of a waiter.
+//! Tokio's part of a queue: the tasks that release waiters in time, and a waiter's future.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -29,7 +29,7 @@ use crate::values::{Decision, LimiterError, PartitionKey};
 /// it, and it ends when no waiter is left there.
 pub(super) struct SharedQueue {
     monitor: Mutex<Monitor<Handle>>,
-    /// The time zero of the queue: the time of tokio's clock when the queue was first used.
+    /// The queue's time zero: the time on tokio's clock when the queue was first used.
     zero: OnceLock<Instant>,
     /// Whether drivers that start from now on use a finer timer than tokio's.
     pub(super) is_precise: AtomicBool,
@@ -46,7 +46,7 @@ impl SharedQueue {
         }
     }
 
-    /// Returns the FIFO of a key: 128 bits of two keyed hashes.
+    /// Returns a key's FIFO: 128 bits from two keyed hashes.
     pub(super) fn id(&self, key: &PartitionKey) -> FifoId {
         let [high, low] = self.secrets.map(|secret| u128::from(secret.hash(key.as_bytes())));
         FifoId(high << 64 | low)
@@ -63,10 +63,10 @@ impl SharedQueue {
         zero.checked_add(Duration::from_nanos(at.as_nanos())).unwrap_or_else(|| Instant::now() + THIRTY_YEARS)
     }
 
-    /// Acts on the state of the queue, which has no other access. Runs the deferred work after the lock is released:
-    /// waking a task runs foreign code, and a runtime that shuts down drops a new task on the spot, which locks the
-    /// queue again. The result of `act` exists by then: if foreign code panics, a waiter that has joined is dropped,
-    /// and leaves.
+    /// Acts on the queue's state, to which there is no other access. Runs the deferred work after the lock is released,
+    /// because waking a task runs foreign code, and a runtime that shuts down drops a new task on the spot, which locks
+    /// the queue again. The result of `act` exists by then, so if foreign code panics, a waiter that has joined is
+    /// dropped, and leaves.
     pub(super) fn enter<T>(
         self: &Arc<Self>,
         act: impl FnOnce(&mut Monitor<Handle>, Timestamp, &mut AfterUnlock<Handle>) -> T,
@@ -131,9 +131,9 @@ impl Runtime for Handle {
 
 /// Releases waiters that are due, until no waiter is left on its runtime.
 ///
-/// No change is slept through. A change that makes a turn come sooner, or the driver end, is made under the lock of the
-/// monitor, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change,
-/// or the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
+/// No change is slept through. A change that makes a turn come sooner, or the driver end, is made under the monitor's
+/// lock, and signalled after the lock is released. `tick` reads under that lock. So either it has seen the change, or
+/// the change comes after it, and the signal arrives while the driver sleeps or before. A `Notify` stores one signal
 /// that no task awaits yet, and the next `notified` completes at once. A spurious signal costs one look, and no branch
 /// of the `select` loses anything when another wins, because everything is read again.
 ///
@@ -174,8 +174,8 @@ async fn let_others_run() {
     .await;
 }
 
-/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, it wakes the waiters of that
-/// runtime, which continue where they are polled next: see [`WaiterFuture::poll`].
+/// Held by a driver from before it is spawned. If it is dropped early, with its runtime, it wakes that runtime's
+/// waiters, which continue where they are polled next: see [`WaiterFuture::poll`].
 struct DriverGuard {
     shared: Arc<SharedQueue>,
     driver: DriverId,
@@ -251,7 +251,7 @@ mod tests {
 
     /// The second hash has the same bits as the first with a probability of 2⁻⁶⁴.
     #[test]
-    fn both_halves_of_an_id_are_hashes_of_the_key() {
+    fn both_id_halves_are_key_hashes() {
         let queue = SharedQueue::new(Schedule::new(&Quota::per_second(1), QueueBounds::new(WaitBounds::new(1))), false);
         let halves = |key: &str| {
             let id = queue.id(&key.into()).0;

@@ -10,7 +10,7 @@ use crate::limiter::{IntoLimiter, Limiter, WaitBounds};
 use crate::store::{Stats, WhenFull};
 use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 
-/// Lets the requests of a key depart one by one at the quota's rate, in the order in which they arrived.
+/// Lets a key's requests depart one by one at the quota's rate, in the order in which they arrived.
 ///
 /// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
 /// [`max_queue`](Self::max_queue) requests of its key wait already, if its turn would come later than
@@ -61,16 +61,16 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 ///
 /// # How many to let wait
 ///
-/// By Little's law, *waiting = rate × wait*. So the line of a key gets no longer than `rate × max_wait` (at ten per
-/// second and 5 seconds: 50), and a larger `max_queue` is never used. A smaller `max_queue` makes the longest wait
-/// shorter. So choose the wait that clients accept, and derive the `max_queue` from it. All keys together need room for
-/// rate × mean wait × busy keys waiters: set [`max_waiters`](Self::max_waiters) by that. Every waiting request also
-/// holds its connection, its headers and the readiness of the inner service.
+/// By Little's law, *waiting = rate × wait*. So a key's line gets no longer than `rate × max_wait` (at ten per second
+/// and 5 seconds: 50), and a larger `max_queue` is never used. A smaller `max_queue` makes the longest wait shorter. So
+/// choose the wait that clients accept, and derive the `max_queue` from it. All keys together need room for rate × mean
+/// wait × busy keys waiters: set [`max_waiters`](Self::max_waiters) by that. Every waiting request also holds its
+/// connection, its headers and the readiness of the inner service.
 ///
 /// # Behind a proxy
 ///
-/// A proxy in front (nginx, a load balancer) gives up after a timeout of its own, often 60 seconds, and answers 504.
-/// Its client may give up even sooner. Keep `max_wait` well below both times.
+/// A proxy in front (nginx, a load balancer) gives up after its own timeout, often 60 seconds, and answers 504. Its
+/// client may give up even sooner. Keep `max_wait` well below both times.
 ///
 /// Some waiters have no client any more. A proxy that buffers requests and keeps connections open does not report that
 /// its client disconnected. Without a proxy, a disconnect goes unnoticed over HTTP/1 if the client has sent a body that
@@ -97,7 +97,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 ///
 /// # Uploads
 ///
-/// The body of a request is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
+/// A request's body is not read before its turn. A client that sends `Expect: 100-continue` gets the 100 when the
 /// service reads the body, or a rejection instead; hyper's servers send nothing before, although RFC 9110 (section
 /// 10.1.1) asks for an immediate response. Most clients then send the body without the 100 after a second or so. The
 /// connection's buffers take its beginning, and the client can send the rest only when the turn has come.
@@ -112,7 +112,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// A waiter belongs to the runtime on which it was last polled; before its first poll, to the runtime in whose context
 /// it was made. If that runtime is shut down, the waiter continues where it is polled next. Each driver looks at the
 /// schedule whenever it expects a departure, so one departure may wake the drivers of all runtimes with waiters.
-/// Arrivals wake only the driver of their own runtime.
+/// Arrivals wake only their own runtime's driver.
 ///
 /// If many turns come at once, a driver releases 256 waiters, and lets other tasks run before it continues.
 ///
@@ -127,54 +127,54 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// # Another quota
 ///
 /// A queue that [inherits](Limiter::inherit) from another queue shares its schedule, with all waiters in it. From then
-/// on, both follow the quota and the bounds of the new queue:
+/// on, both follow the new queue's quota and bounds:
 ///
 /// - Waiters that are due at the change depart. The others keep their order, and get their turns by the new rate. The
-///   debt of earlier departures is kept, and is paid at the new rate.
+///   debt from earlier departures is kept, and is paid at the new rate.
 /// - A waiter is rejected at once if it would have to wait longer than the new `max_wait`, or than its own patience, or
 ///   if its key has more waiters than the new `max_queue` (the newest are rejected). A rejection carries the exact time
 ///   after which a retry would be accepted.
 /// - If [`max_keys`](Self::max_keys) is lowered, the keys in excess are kept until they have paid. Until then, a
-///   request of a new key that comes after its advertised wait may be rejected again.
+///   request with a new key that comes after its advertised wait may be rejected again.
 /// - If [`max_waiters`](Self::max_waiters) is lowered, the waiters in excess keep waiting. A raised `max_wait` does not
-///   extend the patience of waiters. A queue that was [closed](Self::close) stays closed.
+///   make waiters more patient. A queue that was [closed](Self::close) stays closed.
 ///
-/// A change looks at each waiter with the queue locked. Meanwhile, arrivals and departures of all keys have to wait:
+/// A change looks at each waiter with the queue locked. Meanwhile, arrivals and departures on all keys have to wait:
 /// for 56 ms with 65,536 waiters, and for 1.5 s with a million, if [`max_waiters`](Self::max_waiters) was raised that
 /// far.
 ///
 /// # Quotas of the keys' own
 ///
-/// Each key may have a quota of its own ([`Policy::quota_fn`](crate::Policy::quota_fn),
-/// [`Ask::under`](crate::limiter::Ask::under)): its requests depart at that rate, and with that burst. The bounds are
-/// those of the queue.
+/// Each key may have its own quota ([`Policy::quota_fn`](crate::Policy::quota_fn),
+/// [`Ask::under`](crate::limiter::Ask::under)): its requests depart at that rate, and with that burst. The queue's
+/// bounds apply.
 ///
 /// - A key has the quota of its latest question, a peek included, and all its waiters follow it: a customer has one
-///   plan. A question under another quota acts on the key as [another quota](Self#another-quota) of the queue does on
-///   all: the debt is kept in units, the waiters keep their order and get their turns by the new rate, and those whose
-///   turn would be too late are rejected. It takes time linear in the number of the key's waiters.
+///   plan. A question under another quota acts on the key as [another quota](Self#another-quota) for the queue acts on
+///   all keys: the debt is kept in units, the waiters keep their order and get their turns by the new rate, and waiters
+///   whose turn would be too late are rejected. This takes time linear in the number of the key's waiters.
 /// - A charge is refunded after one change of its key's quota, and lost after two. If a key goes back to the queue's
 ///   quota once it owes nothing, a refund of a charge from before all this may return up to that charge.
 /// - Under a [suspended](Quota::suspended) quota, every request is rejected. The key's waiters stay.
-/// - A key without a quota of its own has the queue's. So have the lines that keys share when the queue is
+/// - A key without its own quota has the queue's, and so have the lines that keys share when the queue is
 ///   [full](Self::when_full).
 ///
-/// A key with a quota of its own takes up to 300 bytes more, until its departures are paid for.
+/// A key with its own quota takes up to 300 bytes more, until its departures are paid for.
 ///
 /// # Memory and cost
 ///
 /// The memory is bounded, for keys of any length (a hash stands for each). At most [`max_waiters`](Self::max_waiters)
-/// requests wait. A waiter takes some 110 bytes if its key has ten waiters, and 290 if it is the only one, with the
-/// memory of the key. At most [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid for,
-/// in up to 200 bytes. While there are this many, requests of new keys are rejected, unless
+/// requests wait. A waiter takes some 110 bytes if its key has ten waiters, and 290 if it is the only one, including
+/// the key's own memory. At most [`max_keys`](Self::max_keys) keys are remembered, each until its departures are paid
+/// for, in up to 200 bytes. While there are this many, requests of new keys are rejected, unless
 /// [`when_full`](Self::when_full) says otherwise.
 ///
-/// Joining and leaving take constant time, for any number of waiters. The first waiter of a key to join, and the last
-/// to leave, also update an index of all keys by time, which takes the logarithm of their number.
+/// Joining and leaving take constant time, for any number of waiters. A key's first waiter to join, and its last to
+/// leave, also update an index of all keys by time, which takes logarithmic time.
 ///
 /// # Cancel safety
 ///
-/// The future of a waiter may be dropped at any time; that is how a waiter leaves.
+/// You may drop a waiter's future at any time; that is how a waiter leaves.
 ///
 /// # Errors
 ///
@@ -211,7 +211,7 @@ pub struct LeakyQueue {
 }
 
 impl LeakyQueue {
-    /// Creates a queue that leaks at the quota's rate. Up to `limit` requests of a key wait, for at most 30 seconds
+    /// Creates a queue that leaks at the quota's rate. Up to `limit` requests per key wait, for at most 30 seconds
     /// each, and 65,536 over all keys; 65,536 keys are remembered.
     pub fn new(quota: Quota) -> Self {
         quota.assert_in_force();
@@ -227,11 +227,10 @@ impl LeakyQueue {
         self.with_bound(|bounds| bounds.waits.max_queue = waiters)
     }
 
-    /// Sets the longest wait of a request.
+    /// Sets a request's longest wait.
     ///
-    /// Of this bound and [`max_queue`](Self::max_queue), only the stricter one is ever met, by
-    /// [Little's law](Self#how-many-to-let-wait). So raise the `max_queue`, too, if requests should wait longer than a
-    /// period.
+    /// Only the stricter of this bound and [`max_queue`](Self::max_queue) is ever met, by [Little's
+    /// law](Self#how-many-to-let-wait). So raise the `max_queue`, too, if requests should wait longer than a period.
     pub fn max_wait(self, max_wait: Duration) -> Self {
         self.with_bound(|bounds| bounds.waits.max_wait = max_wait)
     }
@@ -243,10 +242,10 @@ impl LeakyQueue {
 
     /// Sets how many keys are remembered at a time: the bound on memory for keys without waiters. 65,536, unless set.
     ///
-    /// A key is remembered from its first departure on until all of its departures are paid for: at a cost of 1 and
-    /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys of a tenth of
-    /// a second, and a quota of 1 per hour for the keys of an hour. Each takes up to 200 bytes.
-    /// [`when_full`](Self::when_full) sets how requests of further keys are handled. [`Limiter::stats`] has the number
+    /// A key is remembered from its first departure on until all its departures are paid for: at a cost of 1 and
+    /// without a burst, one interval after the last. So a quota of 10 per second needs room for the keys from a tenth
+    /// of a second, and a quota of 1 per hour for the keys from an hour. Each takes up to 200 bytes.
+    /// [`when_full`](Self::when_full) sets how requests on further keys are handled. [`Limiter::stats`] has the number
     /// of keys, and how many found no room; the first key without room is also logged, once.
     ///
     /// ```
@@ -269,9 +268,9 @@ impl LeakyQueue {
     /// | [`WhenFull::EvictLeast`] | is admitted, and the key that owes least is forgotten, if there is one without waiters; otherwise it is rejected | no bound |
     ///
     /// **With `EvictLeast`, a flood of keys is not limited.** Among keys that have each sent one request, the key that
-    /// came first owes least. So if 70,000 keys take turns at a quota of 1 per hour, all of their requests pass. With
-    /// `Reject`, one request of each of 65,536 keys passes. But then a flood of fresh keys locks new clients out until
-    /// it ends. If unknown clients choose their keys, put a policy with a wider key before the queue.
+    /// came first owes least. So if 70,000 keys take turns at a quota of 1 per hour, all their requests pass. With
+    /// `Reject`, one request each passes for 65,536 keys. But then a flood of fresh keys locks new clients out until it
+    /// ends. If unknown clients choose their keys, put a policy with a wider key before the queue.
     ///
     /// A key that has waiters is never forgotten.
     pub fn when_full(self, when_full: WhenFull) -> Self {
@@ -283,9 +282,9 @@ impl LeakyQueue {
     /// rate are equally good without it.
     ///
     /// A `timerfd` then runs beside tokio's timer: one for each [runtime](Self#several-runtimes) with waiters, and open
-    /// only while it has some. A thread of the process, which the first precise queue starts, watches all of them, so
-    /// that the runtime needs no I/O driver. Every departure wakes that thread and the runtime, where tokio's timer
-    /// wakes the runtime once per millisecond at most. A busy runtime is late with this timer as with any other.
+    /// only while it has some. One thread per process, which the first precise queue starts, watches them all, so that
+    /// the runtime needs no I/O driver. Every departure wakes that thread and the runtime, where tokio's timer wakes
+    /// the runtime once per millisecond at most. A busy runtime is late with this timer as with any other.
     ///
     /// Available on Linux and Android; elsewhere the queue uses tokio's timer.
     ///
@@ -364,7 +363,7 @@ impl LeakyQueue {
         self.queue.next_release()
     }
 
-    /// For the tests of this crate: panics if an invariant of the schedule is broken.
+    /// For this crate's tests: panics if an invariant of the schedule is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -373,8 +372,8 @@ impl LeakyQueue {
 }
 
 impl Limiter for LeakyQueue {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, but excludes its
-    /// own end: a turn that comes at the instant at which the patience ends comes too late.
+    /// A request's [patience](Ask::within) bounds its wait as [`max_wait`](Self::max_wait) does, but excludes its own
+    /// end: a turn that comes at the instant at which the patience ends comes too late.
     ///
     /// A [shadow](crate::limiter::Mode::Shadow) joins without a future, so that the waiters behind it wait exactly as
     /// they would behind a request.
@@ -402,9 +401,9 @@ impl Limiter for LeakyQueue {
         self.queue.inherit(&predecessor.downcast_ref::<Self>()?.queue)
     }
 
-    /// Counts exactly how many keys are remembered, of [`max_keys`](Self::max_keys). `evicted_live` and `turned_away`
-    /// count requests of keys that found no room, see [`when_full`](Self::when_full). Takes some microseconds, and ten
-    /// more for each thousand keys that have paid since and are still in memory.
+    /// Counts exactly how many keys are remembered, out of [`max_keys`](Self::max_keys). `evicted_live` and
+    /// `turned_away` count requests on keys that found no room, see [`when_full`](Self::when_full). Takes some
+    /// microseconds, and ten more for each thousand keys that have paid since and are still in memory.
     fn stats(&self) -> Stats {
         self.queue.stats()
     }

@@ -20,7 +20,7 @@ pub(super) struct LocalQueue {
     pub(super) delay: Option<GrowingDelay>,
     /// Whether it uses a timer that is finer than tokio's, see `LeakyQueue::precise`.
     is_precise: bool,
-    /// The schedule and its drivers. Made on first use, since a queue that inherits shares its predecessor's instead.
+    /// The schedule and its drivers. Made on first use, because a queue that inherits shares its predecessor's instead.
     shared: OnceLock<Arc<SharedQueue>>,
 }
 
@@ -29,7 +29,7 @@ impl LocalQueue {
         Self { quota, bounds, delay, is_precise: false, shared: OnceLock::new() }
     }
 
-    /// Changes the rules. The queue is replaced by one without a schedule: its first use makes one with these rules.
+    /// Changes the rules. The returned queue has no schedule yet: its first use makes one with these rules.
     pub(super) fn with(self, set: impl FnOnce(&mut Self)) -> Self {
         let mut queue = Self { shared: OnceLock::new(), ..self };
         set(&mut queue);
@@ -109,7 +109,7 @@ impl LocalQueue {
         shared.enter(|monitor, now, deferred| monitor.refund(now, id, units, receipt, deferred));
     }
 
-    /// Whether it decides under quotas of the keys' own.
+    /// Whether it decides under the keys' own quotas.
     const fn takes_quotas(&self) -> bool {
         self.delay.is_none()
     }
@@ -133,7 +133,7 @@ impl LocalQueue {
 
     pub(super) fn inherit(&self, predecessor: &Self) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let theirs = predecessor.shared();
-        // A queue that was used before has a schedule of its own, and cannot inherit another. If it shares the
+        // A queue that was used before has its own schedule, and cannot inherit another. If it shares the
         // predecessor's, it has inherited before, and only takes over the rules again.
         if !Arc::ptr_eq(self.shared.get_or_init(|| Arc::clone(theirs)), theirs) {
             return None;

@@ -3,8 +3,8 @@
 //! - [`LeakyQueue`] and [`SlowDown`] keep their waiters in this process. The first is the leaky bucket as a queue, with
 //!   departures that are evenly spaced; the second delays requests for longer the more their key sends. Both are a
 //!   `LocalQueue`. `schedule` computes when each waiter departs, without threads and timers. `monitor` also knows which
-//!   runtimes have drivers. `driver` has both behind one lock, and the future of a waiter. The drivers are tasks, one
-//!   on each runtime that has waiters, and sleep on a `timer`.
+//!   runtimes have drivers. `driver` has both behind one lock, and a waiter's future. The drivers are tasks, one on
+//!   each runtime that has waiters, and sleep on a `timer`.
 //! - [`SharedQueue`] keeps the schedule on a server, and each waiter in the process at which it arrived.
 
 mod driver;

@@ -89,7 +89,7 @@ fn enter<T>(
     (result, deferred.start.map(|start| QueueDriver { number: start.id, signal: start.signal }))
 }
 
-/// Returns the waiter, if the request waits; an error if the queue is closed, and for no other reason.
+/// Returns the waiter, if the request waits. Fails only if the queue is closed.
 fn arrive_on(
     monitor: &Monitor,
     core: Core,
@@ -136,7 +136,7 @@ fn tick_of(monitor: &Monitor, driver: DriverId, second: u64) -> NextStep {
     enter(monitor, second, |monitor, now, deferred| monitor.tick(now, driver, deferred)).0
 }
 
-/// Ticks for the driver of the first runtime.
+/// Ticks for the first runtime's driver.
 fn tick(monitor: &Monitor, second: u64) {
     tick_of(monitor, DriverId::FIRST, second);
 }
@@ -243,7 +243,7 @@ fn two_arrive_while_the_driver_releases() {
 /// The head, the middle one, or the last one leaves while the head is released. If the head left in time, its turn is
 /// the next one's; if the turn came and was not used, it goes back, and to the next. It always goes to exactly one.
 #[test]
-fn one_leaves_while_the_head_is_released() {
+fn one_leaves_during_a_release() {
     for leaver in 0..3 {
         loom::model(move || {
             let monitor = busy_monitor(5);
@@ -269,7 +269,7 @@ fn one_leaves_while_the_head_is_released() {
 /// The head finds its turn, or is dropped, while another thread releases it: a wake-up between the look and the sleep
 /// must not be lost.
 #[test]
-fn a_turn_comes_between_the_look_and_the_sleep() {
+fn a_turn_comes_before_the_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let waiter = join(&monitor);
@@ -318,7 +318,7 @@ fn one_arrives_while_the_driver_ends() {
 /// A driver is about to sleep until a late turn when a request arrives on its runtime whose turn comes sooner. The
 /// other runtime, whose waiter is ahead of it, never runs.
 #[test]
-fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
+fn an_earlier_turn_races_the_drivers_sleep() {
     loom::model(|| {
         let monitor = monitor(5);
         // The turn of the first FIFO is at nine seconds, and the turns of the second begin at one second.
@@ -357,7 +357,7 @@ fn an_earlier_turn_comes_up_while_the_driver_goes_to_sleep() {
 
 /// A request arrives on a runtime whose driver sleeps until a late turn.
 #[test]
-fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
+fn an_earlier_turn_reaches_a_sleeping_driver() {
     loom::model(|| {
         let monitor = monitor(5);
         let arrive = |fifo| arrive_on(&monitor, CORES[1], fifo, 0).expect("open");
@@ -380,7 +380,7 @@ fn an_earlier_turn_comes_up_while_the_driver_sleeps() {
 /// A turn of cost nine is refunded on one runtime while the driver of another goes to sleep. Those behind depart eight
 /// seconds sooner, and must not depend on a runtime that does nothing any more.
 #[test]
-fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
+fn a_refund_races_another_drivers_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (first, idle) = arrive_on(&monitor, CORES[0], (1, 9), 0).expect("open");
@@ -407,10 +407,10 @@ fn a_turn_is_refunded_while_another_driver_goes_to_sleep() {
     });
 }
 
-/// A runtime shuts down, and its driver with it, while a waiter from there is polled on another. Whichever is first,
-/// the waiter ends up with a driver that lives.
+/// A runtime shuts down, and its driver with it, while a waiter from there is polled on another. In either order, the
+/// waiter ends up with a driver that lives.
 #[test]
-fn a_driver_is_lost_while_its_waiter_moves() {
+fn a_moving_waiter_loses_its_driver() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
@@ -435,7 +435,7 @@ fn a_driver_is_lost_while_its_waiter_moves() {
 /// A runtime shuts down while a waiter there goes to sleep: either the waiter finds that its driver is lost and gets
 /// another, or it is woken to find it.
 #[test]
-fn a_driver_is_lost_while_its_waiter_goes_to_sleep() {
+fn a_driver_loss_races_its_waiters_sleep() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let (waiter, driver) = join_on(&monitor, CORES[0]);
@@ -480,7 +480,7 @@ fn two_drivers_release_at_once() {
 
 /// A request that joins during a close must not wait for ever.
 #[test]
-fn one_arrives_while_the_queue_is_closed() {
+fn one_arrives_during_a_close() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let flag = Plain::new(Flag::default());
@@ -504,7 +504,7 @@ fn one_arrives_while_the_queue_is_closed() {
 
 /// A waiter leaves during a close: its slot must be freed once.
 #[test]
-fn one_leaves_while_the_queue_is_closed() {
+fn one_leaves_during_a_close() {
     loom::model(|| {
         let monitor = busy_monitor(5);
         let first = join(&monitor);

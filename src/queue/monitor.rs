@@ -9,11 +9,11 @@ use super::{closed, no_runtime, no_timer, too_many_runtimes};
 use crate::values::time::Timestamp;
 use crate::values::{Backlog, Decision, LimiterError, Quota, Receipt};
 
-/// The schedule and the drivers of a queue, behind one lock (a monitor, as Hoare's).
+/// A queue's schedule and drivers, behind one lock (a Hoare monitor).
 ///
 /// All interaction between threads happens here, without any timer or task, so that loom can check it. The holder of
 /// the lock reads the clock under it, so that arrivals are ordered by their times. Work that runs foreign code is
-/// returned as [`AfterUnlock`], since it must not run under the lock.
+/// returned as [`AfterUnlock`], because it must not run under the lock.
 pub(super) struct Monitor<R: Runtime> {
     pub(super) schedule: Schedule,
     /// An arrival either finds the driver of its runtime alive, which then looks at the schedule once more, or starts
@@ -28,9 +28,9 @@ pub(super) struct Request {
     pub(super) cost: u64,
     /// Nanoseconds.
     pub(super) max_wait: u64,
-    /// The quota of the key's own; `None` for the queue's.
+    /// The key's own quota; `None` for the queue's.
     pub(super) quota: Option<Quota>,
-    /// Whether it is asked under the quota of the key's last question instead.
+    /// Whether it is asked under the quota from the key's last question instead.
     pub(super) keeps_quota: bool,
     pub(super) kind: RequestKind,
 }
@@ -53,7 +53,7 @@ pub(super) enum Arrival {
     Joined(WaiterId),
 }
 
-/// The next step of a driver.
+/// A driver's next step.
 #[derive(Debug)]
 pub(super) enum NextStep {
     /// Let other tasks run, and tick again at once.
@@ -100,7 +100,7 @@ impl<R: Runtime> Monitor<R> {
         }
         let &Request { id, cost, quota, keeps_quota, kind, .. } = request;
         let others = if keeps_quota { None } else { self.schedule.other_rules(id, quota) };
-        // The FIFO of the request, if the schedule has room for its key.
+        // The request's FIFO, if the schedule has room for its key.
         let found = self.schedule.find(now, id, cost, others.as_deref(), kind != RequestKind::Peek);
         deferred.warn = self.schedule.take_warning();
         let id = match found {
@@ -109,7 +109,7 @@ impl<R: Runtime> Monitor<R> {
         };
         // Its place in that FIFO, behind the waiters that are not due yet.
         self.schedule.catch_up(now, id, &mut deferred.wake);
-        // Keys without a FIFO of their own share one, at the queue's quota.
+        // Keys without their own FIFO share one, at the queue's quota.
         if let Some(rules) = others.filter(|_| id == request.id) {
             self.schedule.set_rules(now, id, rules, &mut deferred.wake);
             self.drivers.signal(&self.schedule, deferred);
@@ -267,7 +267,7 @@ impl<R: Runtime> Monitor<R> {
                 self.drivers.signal(&self.schedule, deferred);
                 Ok(())
             }
-            // No driver can live here, but the present driver of the waiter is alive.
+            // No driver can live here, but the waiter's present driver is alive.
             Err(_) if self.drivers.is_alive(present, None) => Ok(()),
             Err(error) => Err(error),
         }
@@ -283,21 +283,21 @@ pub(super) trait Runtime: Clone {
     fn id(&self) -> Self::Id;
 }
 
-/// The drivers of a queue.
+/// A queue's drivers.
 ///
 /// A driver is a task on a runtime that has waiters, and releases *all* waiters that are due, on all runtimes. So a
-/// turn comes on time while the runtime of its waiter is driven, regardless of the others.
+/// turn comes on time while its waiter's runtime is driven, regardless of the others.
 ///
 /// # Invariants
 ///
 /// They hold whenever the lock is free and all deferred work is done.
 ///
 /// 1. A driver lives on each runtime that has waiters. [`watch`](Self::watch) starts it, and it ends only when no
-///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), the waiters of that
-///    runtime are woken, and continue where they are polled next.
-/// 2. If a FIFO has a waiter on the runtime of a sleeping driver, that driver wakes up no later than the FIFO's head
-///    may depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join
-///    a FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
+///    waiter is left on its runtime. If it is lost (dropped with its runtime, or by a panic), that runtime's waiters
+///    are woken, and continue where they are polled next.
+/// 2. If a FIFO has a waiter on a sleeping driver's runtime, that driver wakes up no later than the FIFO's head may
+///    depart. It looks at all FIFOs before it sleeps, and stores the time as its `alarm`. Later, a waiter may join a
+///    FIFO from its runtime: then `watch` compares the turn with the alarm. Or a charge is refunded, or the quota
 ///    changes: then [`signal`](Self::signal) compares it with all alarms. All other events make turns come later.
 ///
 /// Arrivals on one runtime do not wake the drivers of others.
@@ -438,8 +438,9 @@ mod tests {
         QueueDriver { runtime, signal: (), is_alive, alarm: None, losses }
     }
 
+    /// The id of a driver that has ended is used again.
     #[test]
-    fn each_runtime_has_one_driver_and_ids_are_used_again() {
+    fn runtimes_have_one_driver_each() {
         let mut drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0), driver(9, true, 0)]);
         assert_eq!(drivers.driver_on(9, &schedule()).unwrap(), DriverId(2));
         // The driver of runtime 8 has ended, and has no waiters.
@@ -449,16 +450,16 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_lives_on_its_own_runtime_alone() {
+    fn drivers_live_on_their_own_runtime() {
         let drivers = Drivers(vec![driver(7, true, 0), driver(8, false, 0)]);
         let is_alive = |id| [None, Some(7), Some(8)].map(|runtime| drivers.is_alive(id, runtime));
         assert_eq!(is_alive(DriverId::FIRST), [true, true, false]);
         assert_eq!(is_alive(DriverId::SECOND), [false; 3]);
     }
 
-    /// Until then it may have been lost by a panic, and the next one may live.
+    /// An earlier driver may have been lost by a panic, and the next one may live.
     #[test]
-    fn a_runtime_is_given_up_once_it_has_lost_three_drivers() {
+    fn three_losses_give_up_a_runtime() {
         for losses in 0..=u8::MAX {
             assert_eq!(driver(7, false, losses).is_lost_for_good(), losses >= 3, "{losses}");
             assert!(!driver(7, true, losses).is_lost_for_good(), "{losses}");
@@ -477,7 +478,7 @@ mod tests {
     /// A waiter whose runtime is driven is released in time, even if it is polled on another.
     #[cfg(not(sluice_loom))]
     #[test]
-    fn a_waiter_is_not_stranded_where_no_driver_can_live_while_its_own_lives() {
+    fn waiters_survive_polls_on_broken_runtimes() {
         let mut monitor: Monitor<u32> = Monitor::new(schedule());
         let good = 7;
         let broken = 9;

@@ -1,4 +1,4 @@
-//! [`SlowDown`]: delays that grow with the use of a key.
+//! [`SlowDown`]: delays that grow with a key's use.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// | `free` + *k* | waits for *k* × [`step`](Self::step), but not longer than [`max_delay`](Self::max_delay) |
 /// | above the quota's [burst](Quota::max_burst), which is the limit unless set | is rejected, and raises no level; the rejection carries the exact time after which a retry would be accepted |
 ///
-/// So of requests that come at the same time, the *n*-th waits for (*n* − `free`) steps. A key that keeps to the
-/// quota's rate stays at a level of about one, and is not delayed. A key that sends faster is delayed more and more. A
-/// script that waits for each response before it sends the next request settles at the quota's rate, and gets no
-/// rejection, if its delay can grow to `period / limit`.
+/// So if requests come at the same time, the *n*-th waits for (*n* − `free`) steps. A key that keeps to the quota's
+/// rate stays at a level of about one, and is not delayed. A key that sends faster is delayed more and more. A script
+/// that waits for each response before it sends the next request settles at the quota's rate, and gets no rejection, if
+/// its delay can grow to `period / limit`.
 ///
 /// - Arrival order is departure order: a request departs no earlier than the waiters of its key that came before, even
 ///   if its own delay would be shorter. Its wait is still at most `max_delay`. Keys do not delay one another.
-/// - The turn of a request is fixed when it arrives. A request that would have to wait for longer than its
+/// - A request's turn is fixed when it arrives. A request that would have to wait for longer than its
 ///   [patience](Ask::within) is rejected on arrival, with the time after which its wait is short enough.
 /// - A waiter that is dropped (its client disconnected, its deadline passed) leaves at once, and the part of its charge
 ///   that has not leaked yet is returned. Those behind it keep their turns.
@@ -42,18 +42,18 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 ///
 /// Take this one against clients that send too much and should notice it gently: scrapers, password guesses, scripts in
 /// a loop. The service still sees every request. To protect the service, space requests out evenly with a
-/// [`LeakyQueue`](crate::LeakyQueue), whose departures keep the rate: here, all requests of a key that wait for
+/// [`LeakyQueue`](crate::LeakyQueue), whose departures keep the rate: here, all the key's requests that wait for
 /// `max_delay` depart as fast as they came.
 ///
 /// A waiting request holds its connection, its headers and the readiness of the inner service, at most
 /// [`max_waiters`](Self::max_waiters) over all keys. Keep `max_delay` below the timeouts of your clients and of the
 /// proxies in front, often 60 seconds.
 ///
-/// There is no counterpart on Redis: processes that share no memory each have levels of their own.
+/// There is no counterpart on Redis: processes that share no memory each have their own levels.
 ///
 /// # Several runtimes, cancel safety, errors
 ///
-/// As of a [`LeakyQueue`](crate::LeakyQueue#several-runtimes), on the same machinery.
+/// As for a [`LeakyQueue`](crate::LeakyQueue#several-runtimes), which uses the same machinery.
 ///
 /// # Refunds
 ///
@@ -63,13 +63,13 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// # Live changes
 ///
 /// A limiter that [inherits](Limiter::inherit) from another `SlowDown` shares its levels and waiters. From then on,
-/// both follow the rules of the new one. A level stays the same in units. Waiters keep their turns; if `max_delay` is
-/// shorter now, they depart when they have waited for so long. None is rejected. A limiter that was
+/// both follow the new one's rules. A level stays the same in units. Waiters keep their turns; if `max_delay` is
+/// shorter now, they depart once they have waited for that time. No waiter is rejected. A limiter that was
 /// [closed](Self::close) stays closed.
 ///
 /// # Memory and cost
 ///
-/// As of a [`LeakyQueue`](crate::LeakyQueue#memory-and-cost). Per key, no more wait than the burst, plus the units that
+/// As for a [`LeakyQueue`](crate::LeakyQueue#memory-and-cost). Per key, at most the burst waits, plus the units that
 /// leak during `max_delay`. A key is remembered until its level is zero: at 100 per minute, up to a minute.
 ///
 /// # Examples
@@ -126,7 +126,8 @@ impl SlowDown {
         Self { queue }
     }
 
-    /// Sets how many units of a key are not delayed. With zero, every request waits; with the burst or more, none does.
+    /// Sets how many units per key are not delayed. With zero, every request waits; with the burst or more, no request
+    /// does.
     pub fn free(self, units: u64) -> Self {
         self.with_delay(|delay| delay.free = units)
     }
@@ -136,7 +137,7 @@ impl SlowDown {
         self.with_delay(|delay| delay.step = nanos_of(step))
     }
 
-    /// Sets the longest delay of a request. Requests that would be delayed for longer wait for this time.
+    /// Sets a request's longest delay. Requests that would be delayed for longer wait for this time.
     pub fn max_delay(self, max_delay: Duration) -> Self {
         self.with_bound(|bounds| bounds.waits.max_wait = max_delay)
     }
@@ -170,7 +171,7 @@ impl SlowDown {
         self.queue.waiting()
     }
 
-    /// For the tests of this crate: panics if an invariant of the schedule is broken.
+    /// For this crate's tests: panics if an invariant of the schedule is broken.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     pub fn check_invariants(&self) {
@@ -189,7 +190,7 @@ impl Limiter for SlowDown {
         self.queue.refund(charged, receipt, units);
     }
 
-    /// Advertises a bucket of the quota.
+    /// Advertises a bucket with the quota.
     fn describe(&self) -> Description {
         self.queue.describe()
     }

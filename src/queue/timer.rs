@@ -8,8 +8,8 @@ use self::fine::FineTimer;
 
 /// A timer for one driver: tokio's, and a finer one beside it where that is wanted and available.
 ///
-/// Tokio's clock is the clock of the queue in any case, so that tests can pause it. A driver that wakes up reads that
-/// clock, and trusts no timer.
+/// The queue's clock is tokio's in any case, so that tests can pause it. A driver that wakes up reads that clock, and
+/// trusts no timer.
 pub(super) struct Alarm {
     /// Absent if it is not wanted or not available, and dropped once it has failed.
     fine: Option<FineTimer>,
@@ -85,7 +85,7 @@ mod fine {
     /// deprecated functions.
     pub(super) struct FineTimer(Receiver);
 
-    /// Returns the runtime that watches all timers of the process, from a thread that does nothing else. The caller's
+    /// Returns the runtime that watches all the process's timers, from a thread that does nothing else. The caller's
     /// runtime may have no I/O driver, and tokio reports that by a panic only; this one has one. The first timer starts
     /// it, and it never stops: an idle one costs a parked thread and a few descriptors.
     fn reactor() -> io::Result<Handle> {
@@ -153,8 +153,9 @@ mod tests {
     const MS: u64 = 1_000_000;
     const HOUR: u64 = 3_600_000 * MS;
 
+    /// By less than a tick, and a whole number of ticks from now.
     #[test]
-    fn tokio_is_asked_for_an_instant_less_than_a_tick_before_the_deadline() {
+    fn the_asked_instant_precedes_the_deadline() {
         let now = Instant::now();
         for nanos in [1, 2, MS - 1, MS, MS + 1, 2 * MS - 1, 2 * MS, 1_000 * 24 * HOUR] {
             let due = now + Duration::from_nanos(nanos);
@@ -167,7 +168,7 @@ mod tests {
 
     /// Where tokio time is paused, the timer always wakes up early, so that each sleep takes two.
     #[tokio::test(start_paused = true)]
-    async fn at_most_two_sleeps_reach_the_deadline() {
+    async fn two_sleeps_reach_the_deadline() {
         let mut alarm = Alarm::new(false);
         for nanos in [1, MS - 1, MS, MS + MS / 2, 10 * MS, HOUR] {
             let due = Instant::now() + Duration::from_nanos(nanos);

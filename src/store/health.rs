@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state of a node: a server, shard or endpoint of a store that has a circuit breaker of its own.
+/// The state of a node, which is a store's server, shard or endpoint with its own circuit breaker.
 ///
-/// [`Stats::nodes`](super::Stats::nodes) has one for each node of a limiter's store. A
-/// [`Backend`](crate::store::remote::Backend) of your own returns the nodes of its server:
+/// [`Stats::nodes`](super::Stats::nodes) has one for each node of a limiter's store. Your own
+/// [`Backend`](crate::store::remote::Backend) returns its server's nodes:
 ///
 /// ```
 /// use std::time::Duration;
@@ -26,7 +26,7 @@ pub struct NodeHealth {
     is_connected: Option<bool>,
 }
 
-/// The state of the circuit breaker of a node.
+/// The state of a node's circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum BreakerState {
@@ -34,7 +34,7 @@ pub enum BreakerState {
     Closed,
     /// Calls fail at once, until one call is let through as a probe.
     Open {
-        /// The time after which the next call is the probe, if it is known; zero once it has passed.
+        /// The time after which the next call is the probe, if it is known. Zero once it has passed.
         probe_in: Option<Duration>,
     },
     /// One call probes whether the node has recovered; the others fail at once.
@@ -44,7 +44,7 @@ pub enum BreakerState {
 impl NodeHealth {
     /// Creates the state of the node that is called `name` in log lines and metrics.
     ///
-    /// Each node of a store has another name. It must not depend on what clients send, since each name is a series.
+    /// Each of a store's nodes has a different name. It must not depend on client input, since each name is a series.
     pub fn new(name: impl Into<Arc<str>>, breaker: BreakerState) -> Self {
         Self { name: name.into(), breaker, in_flight: None, is_connected: None }
     }
@@ -59,25 +59,25 @@ impl NodeHealth {
         Self { is_connected: Some(is_connected), ..self }
     }
 
-    /// Returns the name of the node. For a node of Redis, this is its address: `HOST:PORT`, or the path of a socket.
+    /// Returns the node's name. For a Redis node, this is its address: `HOST:PORT`, or a socket's path.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the state of its circuit breaker.
+    /// Returns its circuit breaker's state.
     #[must_use]
     pub const fn breaker(&self) -> BreakerState {
         self.breaker
     }
 
-    /// Returns how many calls of this process to the node are in flight, on all runtimes, if that is known.
+    /// Returns how many of this process's calls to the node are in flight, on all runtimes, if that is known.
     #[must_use]
     pub const fn in_flight(&self) -> Option<usize> {
         self.in_flight
     }
 
-    /// Returns whether any runtime of this process has a connection to the node, if that is known.
+    /// Returns whether any of this process's runtimes has a connection to the node, if that is known.
     #[must_use]
     pub const fn is_connected(&self) -> Option<bool> {
         self.is_connected

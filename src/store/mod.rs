@@ -1,5 +1,4 @@
-//! Stores keep the debt of each key, and read the time of each decision: in memory, on Redis, or on a server of your
-//! own.
+//! Stores keep each key's debt, and read the time for each decision: in memory, on Redis, or on your own server.
 
 mod health;
 mod memory;
@@ -15,19 +14,19 @@ pub use self::stats::{ByHand, OverloadStats, SharingStats, Stats, TableStats};
 
 use crate::algorithm::Algorithm;
 
-/// Settings from which [`RateLimiter::new`](crate::RateLimiter::new) makes the table of one limiter: a [`MemoryStore`],
-/// a `RedisStore`, a `RemoteStore`, or a wrapper around one of these.
+/// Settings from which [`RateLimiter::new`](crate::RateLimiter::new) makes one limiter's table: a [`MemoryStore`], a
+/// `RedisStore`, a `RemoteStore`, or a wrapper around one of these.
 ///
 /// The tables are this crate's own. To limit by state that is kept elsewhere, implement [`Limiter`](crate::Limiter)
 /// itself, or `store::remote::Backend` for a server.
 pub trait OpenStore<A: Algorithm> {
-    /// Keeps the state of each key, and decides on it by the algorithm.
+    /// Keeps each key's state, and decides on it by the algorithm.
     type Table: Send + Sync + 'static;
 
-    /// Makes the table of a limiter with this algorithm.
+    /// Makes the table for a limiter with this algorithm.
     ///
     /// # Panics
     ///
-    /// If it cannot keep the states of this algorithm.
+    /// If it cannot keep this algorithm's states.
     fn open(self, algorithm: &A) -> Self::Table;
 }

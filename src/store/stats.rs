@@ -1,4 +1,4 @@
-//! Figures of stores and queues, for gauges.
+//! Figures about stores and queues, for gauges.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use crate::values::{Backlog, Priority};
 
 /// How full a limiter is, and how healthy its servers are; for gauges.
 ///
-/// A limiter of your own begins with `Stats::default()`, which reports nothing, and sets the figures that it knows:
+/// Your own limiter begins with `Stats::default()`, which reports nothing, and sets the figures that it knows:
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -52,28 +52,28 @@ use crate::values::{Backlog, Priority};
 pub struct Stats {
     /// The table in this process's memory that holds the budgets, if one does.
     pub table: Option<TableStats>,
-    /// The table in this process's memory that holds the bans of a [penalty](crate::Policy::penalty), if there is one.
-    /// A policy sets it, for the gauges of its metrics; a limiter knows nothing of it.
+    /// The table in this process's memory that holds a [penalty's](crate::Policy::penalty) bans, if there is one. A
+    /// policy sets it, for the gauges in its metrics; a limiter does not know it.
     pub bans: Option<TableStats>,
-    /// The table in this process's memory that holds the [debts](crate::Policy::owe_shortfalls) of keys, if a key ever
+    /// The table in this process's memory that holds the keys' [debts](crate::Policy::owe_shortfalls), if a key ever
     /// had one.
     pub debts: Option<TableStats>,
-    /// The keys that an operator has banned or allowed by hand, if one ever has: those that this process keeps or has
-    /// seen. A policy sets it, as it does `bans`.
+    /// The keys that an operator has banned or allowed by hand, if one ever has: only keys that this process keeps or
+    /// has seen. A policy sets it, like `bans`.
     pub by_hand: Option<ByHand>,
-    /// The requests of this process that wait in the limiter, if requests ever wait there, and if this is known.
+    /// This process's requests that wait in the limiter, if requests ever wait there, and if this is known.
     pub backlog: Option<Backlog>,
-    /// The units of all keys that are in flight, of a limiter that [counts them](crate::Concurrency).
+    /// All keys' units in flight, in a limiter that [counts them](crate::Concurrency).
     pub in_flight: Option<u64>,
-    /// The limit that an [`Overload`](crate::Overload) has found, and what it has shed.
+    /// The limit that an [`Overload`](crate::Overload) has found, and the requests that it has shed.
     pub overload: Option<OverloadStats>,
-    /// How often processes that share the budgets on a server were in each other's way, if that is counted.
+    /// How often processes that share the budgets on a server interfered with each other, if that is counted.
     pub sharing: Option<SharingStats>,
-    /// The nodes of the server that holds the budgets, as far as they are known. Empty if this process holds them.
+    /// The nodes of the server that holds the budgets, if they are known. Empty if this process holds them.
     pub nodes: Vec<NodeHealth>,
 }
 
-/// The state of an [`Overload`](crate::Overload), and what it has shed since it was made.
+/// An [`Overload`](crate::Overload)'s state, and the requests that it has shed since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OverloadStats {
@@ -81,13 +81,13 @@ pub struct OverloadStats {
     pub limit: u64,
     /// Whether requests have waited for too long lately, so that it sheds those that do.
     pub is_overloaded: bool,
-    /// How long tasks wait for a worker of the runtime, measured while requests come.
+    /// How long tasks wait for a runtime worker, measured while requests come.
     pub worker_lag: Duration,
-    /// The requests of each class that wait, the lowest [`Priority`] first.
+    /// The waiting requests in each class, the lowest [`Priority`] first.
     pub waiting: [u64; Priority::ALL.len()],
-    /// The requests of each class that were shed, of keys that had no more than their share of the queue.
+    /// The requests that were shed in each class although their key had at most its share of the queue.
     pub shed: [u64; Priority::ALL.len()],
-    /// Those of keys that had more than their share of it.
+    /// The requests that were shed in each class because their key had more than its share of the queue.
     pub shed_over_share: [u64; Priority::ALL.len()],
 }
 
@@ -107,24 +107,24 @@ pub struct ByHand {
 pub struct TableStats {
     /// How many live keys it holds without losing one.
     pub capacity: u64,
-    /// How many keys owe something now; of a [`Balance`](crate::Balance), how many have one. Counted if there is room
-    /// for up to 2,048 keys; otherwise estimated from 4,096 of the slots, mostly to within 2 % of the capacity: so a
-    /// few keys in a large table may show as zero. In a queue always counted.
+    /// How many keys owe something now; for a [`Balance`](crate::Balance), how many have a balance. Counted if there is
+    /// room for up to 2,048 keys; otherwise estimated from 4,096 slots, mostly to within 2 % of the capacity, so a few
+    /// keys in a large table may show as zero. A queue's keys are always counted.
     pub live_keys: u64,
     /// How many keys were evicted while they still owed something, see [`WhenFull`](super::WhenFull). After a [live
-    /// change](crate::LimitsHandle), this includes the keys of the tables before.
+    /// change](crate::LimitsHandle), this includes the keys in the earlier tables.
     pub evicted_live: u64,
-    /// How many requests of new keys were rejected, or had to share a budget, because the table was full. After a live
-    /// change, this includes the requests of the tables before.
+    /// How many requests for new keys were rejected, or had to share a budget, because the table was full. After a live
+    /// change, this includes the requests to the earlier tables.
     pub turned_away: u64,
-    /// The parts of these two counts that the tables before have counted.
+    /// The parts in these two counts that the earlier tables have counted.
     pub(crate) inherited: (u64, u64),
-    /// Distinguishes the table from others of this process, so that counts of several are added up. `None` for a table
-    /// of a custom limiter, and for a table that was not used yet.
+    /// Distinguishes the table from others in this process, so that counts from several are added up. `None` for a
+    /// custom limiter's table, and for a table that was not used yet.
     pub(crate) number: Option<u64>,
 }
 
-/// Compares the figures, which tables may have in common.
+/// Compares the figures, which different tables may have in common.
 impl PartialEq for TableStats {
     fn eq(&self, other: &Self) -> bool {
         let figures = |Self { capacity, live_keys, evicted_live, turned_away, inherited: _, number: _ }: &Self| {
@@ -134,31 +134,31 @@ impl PartialEq for TableStats {
     }
 }
 
-/// How often this process and others that share the keys of a limiter on a server were in each other's way. Counted
-/// since the store was made.
+/// How often this process and others that share a limiter's keys on a server interfered with each other. Counted since
+/// the store was made.
 #[derive(Clone, Copy, Debug, Default, Eq)]
 #[non_exhaustive]
 pub struct SharingStats {
-    /// How many states were converted to another quota. It grows with each request while two versions of a program have
+    /// How many states were converted to another quota. It grows with each request while two program versions have
     /// different quotas for a key.
     pub conversions: u64,
     /// How many attempts to write a key were lost, since another process had changed the key after this one had read
     /// it.
     pub lost_swaps: u64,
-    /// Distinguishes the store from others of this process, as for [`TableStats`].
+    /// Distinguishes the store from others in this process, as for [`TableStats`].
     pub(crate) number: Option<u64>,
 }
 
-/// Compares the counts, which stores may have in common.
+/// Compares the counts, which different stores may have in common.
 impl PartialEq for SharingStats {
     fn eq(&self, other: &Self) -> bool {
         (self.conversions, self.lost_swaps) == (other.conversions, other.lost_swaps)
     }
 }
 
-/// Returns a number for a table, or another store, that no other table or store of this process has.
+/// Returns a number for a table, or another store, that no other table or store in this process has.
 pub(crate) fn next_table_number() -> u64 {
-    // From one: a bucket's rule that is not numbered yet has zero.
+    // Starts at one, because a bucket's rule that is not numbered yet has zero.
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
 }

@@ -19,10 +19,9 @@ use crate::store::remote::{Accounts, CallLimits};
 use crate::values::account::MOST_LOTS;
 use crate::values::{PartitionKey, Quota};
 
-/// Checks a server that keeps accounts: random steps match a list of single units; of steps with one reference that
-/// begin at once, one is done; eight tasks that charge one key use each unit once, and give back what they do not use;
-/// and lots and units are bounded. The nodes whose [health](crate::store::remote::Server::health) it reports, if any,
-/// have distinct names.
+/// Checks a server that keeps accounts: random steps match a list of single units; if steps with one reference begin at
+/// once, one is done; eight tasks that charge one key use each unit once, and give back unused ones; and lots and units
+/// are bounded. The nodes whose [health](crate::store::remote::Server::health) it reports, if any, have distinct names.
 ///
 /// The accounts of `accounts` are all new. Takes some 4,000 steps.
 ///

@@ -16,7 +16,7 @@ use crate::values::time::{Timestamp, nanos_of};
 #[track_caller]
 pub fn check_algorithm<A: Algorithm>(algorithm: &A, seed: u64) {
     let mut random = Random::new(seed);
-    // The beginning of time, a day of November 2023, and the middle of the clock's range.
+    // The beginning of time, a day in November 2023, and the middle of the clock's range.
     for start in [0, 1, 1_700_000_000_000_000_000, u64::MAX / 2] {
         for _ in 0..16 {
             run_forward(algorithm, &mut random, Timestamp::from_nanos(start));
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn each_broken_point_of_the_contract_is_found_and_named() {
+    fn each_broken_point_is_named() {
         let quota = Quota::per_minute(LIMIT);
         for (fault, message) in [
             (Fault::RejectionChanges, "point 2: "),

@@ -32,7 +32,7 @@ where
     check_trace(&algorithm, &mut Random::new(seed), &make).await;
     let attempts = (algorithm.quota().max_burst() * 2).clamp(64, 400).div_ceil(TASKS);
     let expected = admitted_one_by_one(&algorithm, attempts * TASKS);
-    // With calls of their own, and with calls that they share.
+    // With their own calls, and with calls that they share.
     for coalesces in [false, true] {
         let store = RemoteStore::new(make(frozen_clock()));
         let store = if coalesces { store } else { store.without_coalescing() };
@@ -159,7 +159,7 @@ fn some_override(random: &mut Random, period: Duration) -> Override {
     random.pick(&[Override::Ban { span, reason }, Override::Allow { span, reason }, Override::Lift])
 }
 
-/// The ban and the allowance that two decisions are due to: kind, reason and end are the same.
+/// Compares the bans and the allowances that two decisions are due to: kind, reason and end must be the same.
 fn assert_same_exceptions(
     [found, expected]: [(Option<Exception>, Option<Exception>); 2],
     tolerance: Duration,
@@ -173,7 +173,7 @@ fn assert_same_exceptions(
     }
 }
 
-/// Nodes of one name would share a series of metrics.
+/// Nodes with one name would share a metric series.
 pub(super) fn assert_distinct_names(nodes: &[NodeHealth]) {
     let mut names = HashSet::new();
     for node in nodes {
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "two nodes of the backend are called \"a\"")]
-    fn nodes_of_one_name_break_the_contract() {
+    fn equal_node_names_break_the_contract() {
         assert_distinct_names(&["a", "b", "a"].map(|name| NodeHealth::new(name, BreakerState::Closed)));
     }
 }

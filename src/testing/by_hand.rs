@@ -18,10 +18,10 @@ use crate::store::remote::{Applied, CallLimits, ChargeByHand, KeyRead, Replaceme
 use crate::values::time::Timestamp;
 use crate::values::{Decision, PartitionKey, REFERENCE_KEPT};
 
-/// Checks a backend that enters charges by hand: over random charges and references of four keys, the states are those
-/// of the algorithm, and a reference is entered once for each key; a key that has changed since it was read is not
-/// replaced, and the reference is not remembered then; of eight tasks that replace what they have read at once, one
-/// does, and its reference alone is known; and of eight that charge with one reference at once, one does.
+/// Checks a backend that enters charges by hand: over random charges to four keys with random references, the states
+/// match the algorithm, and a reference is entered once for each key; a key that has changed since it was read is not
+/// replaced, and the reference is not remembered then; if eight tasks replace a key at once after reading it, one
+/// succeeds, and only its reference is known; and if eight charge with one reference at once, one succeeds.
 ///
 /// The keys of `backend` are all new. Takes some 2,000 calls. The decisions may differ from the algorithm's by the
 /// tolerance of a [limiter](super::check_limiter).
@@ -57,7 +57,7 @@ fn reference(name: &str) -> Reference {
     Reference::of_charge(&Tags::new(b""), name)
 }
 
-/// What a key holds, at the time of the server.
+/// A key's content, at the server's time.
 struct Content<S> {
     now: Timestamp,
     standing: Standing,
@@ -69,7 +69,7 @@ impl<S: Copy> Content<S> {
         Self { now: applied.now, standing: applied.standing, state: applied.old }
     }
 
-    /// The same content at another time.
+    /// This content at another time.
     fn at(&self, now: Timestamp) -> Self {
         let standing = if self.standing.is_in_force(now) { self.standing } else { Standing::default() };
         Self { now, standing, state: self.state }
@@ -96,7 +96,7 @@ impl<A: Algorithm + Clone, B: ChargeByHand<A>> Server<A, B> {
         Content { now, standing, state }.at(now)
     }
 
-    /// Replaces a key by one that owes another unit.
+    /// Replaces a key, which then owes another unit.
     async fn replace(&self, key: &str, read: KeyRead<A::State, B::Version>, reference: Option<Reference>) -> bool {
         let KeyRead { now: read_at, state, standing, version, .. } = read;
         let (standing, state) = standing.charge(&self.algorithm, state, read_at, 1);

@@ -11,10 +11,9 @@ use crate::store::remote::limiter_keys::LimiterKeys;
 use crate::store::remote::{Arrival, CallLimits, DepartureTerms, Departures, RemoteKey, Reserved};
 use crate::values::{PartitionKey, Quota};
 
-/// Checks a server that keeps [departure times](Departures), from two processes: reservations match a plain list of
-/// them, whichever process makes them or gives them back, and whatever the bounds of both are; no two of reservations
-/// that are made at once overlap, and between them no time is lost. The nodes whose health it reports, if any, have
-/// distinct names.
+/// Checks a server that keeps [departure times](Departures), from two processes: reservations match a plain list, if
+/// either process makes them or gives them back, and with different bounds in both; reservations that are made at once
+/// do not overlap, and between them no time is lost. The nodes whose health it reports, if any, have distinct names.
 ///
 /// All queues that are called `check-...` are new. Takes some 2,000 calls.
 ///
@@ -43,7 +42,7 @@ struct Queue<D> {
     terms: DepartureTerms,
 }
 
-/// Opens a queue in both processes, each of which makes reservations up to so many units ahead.
+/// Opens a queue in both processes, which make reservations up to `most` units ahead.
 fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota, most: [u64; 2]) -> [Arc<Queue<D>>; 2] {
     [0, 1].map(|index| {
         let server = Arc::clone(&processes[index]);
@@ -54,7 +53,7 @@ fn open<D: Departures>(processes: &[Arc<D>; 2], name: &str, quota: &Quota, most:
     })
 }
 
-/// The time of so many units, in ticks.
+/// The time for this number of units, in ticks.
 fn length(quota: &Quota, units: u64) -> u128 {
     u128::from(quota.period_nanos()) * u128::from(units)
 }
@@ -91,12 +90,11 @@ fn first_free(taken: &[[u128; 2]], now: u128, arrival: Arrival) -> Option<u128> 
     (arrival.length > 0 && end <= now + arrival.reach).then_some(end)
 }
 
-/// Reservations are so long that none is over before the trace is. So the server's time, which passes, decides on the
-/// first of them alone.
+/// Reservations last longer than the trace. So the server's time, which passes, decides only on the first one.
 async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random: &mut Random) {
     // No whole number of ticks per nanosecond, and as exact as a server with microseconds can be.
     let quota = Quota::per(random.pick(&[1, 3, 7]), HOUR);
-    // What one process has reserved is more than the other ever does.
+    // One process reserves more than the other ever does.
     let most = [24, random.pick(&[4, 12])];
     let queues = open(processes, &format!("check-{trace}"), &quota, most);
     let keys = ["a", "b"];
@@ -104,7 +102,7 @@ async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random:
     for step in 0..100 {
         let [index, process] = [0; 2].map(|_| usize::try_from(random.below(2)).expect("one of two"));
         let (queue, key, taken) = (&queues[process], keys[index], &mut taken[index]);
-        // The first one has begun to pass: what is left of it depends on the time at which it is given back.
+        // The first one has begun to pass, so its rest depends on when it is given back.
         if taken.len() > 1 && random.below(3) == 0 {
             let index = 1 + usize::try_from(random.below(taken.len() as u64 - 1)).expect("an index");
             let [begin, end] = taken.remove(index);
@@ -130,7 +128,7 @@ async fn check_trace<D: Departures>(processes: &[Arc<D>; 2], trace: u64, random:
 
 const TASKS: u64 = 8;
 
-/// Each task makes reservations in one of both processes, and gives some of them back.
+/// Each task makes reservations in one of the two processes, and gives some of them back.
 async fn check_reservations_at_once<D: Departures>(processes: &[Arc<D>; 2]) {
     const EACH: u64 = 20;
     let quota = Quota::per(1, HOUR);

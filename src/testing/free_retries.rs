@@ -19,12 +19,12 @@ use crate::store::remote::{
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Override, PartitionKey, Receipt, Retry};
 
-/// Checks a backend that decides on retries in the call that charges: over random requests of two keys, those are free
-/// that have a free retry left, whose key is not banned, and whose budget has room; these leave their key as it is, and
-/// all others charge it; and of eight retries at once, as many are free as may be.
+/// Checks a backend that decides on retries in the call that charges: over random requests on two keys, a request is
+/// free if it has a free retry left, its key is not banned, and its budget has room; free requests leave their key as
+/// it is, and all others charge it; and if eight retries come at once, only the free ones that are left are free.
 ///
-/// The keys of `backend` are all new. `algorithm` has a quota of two units at least that restores none while this runs,
-/// such as one per day. Takes some 2,000 calls.
+/// The keys of `backend` are all new. `algorithm` has a quota of two units at least that restores nothing while this
+/// runs, such as one per day. Takes some 2,000 calls.
 ///
 /// # Panics
 ///
@@ -53,7 +53,7 @@ fn limits() -> CallLimits {
     CallLimits::until(Instant::now() + Duration::from_secs(60))
 }
 
-/// What a key holds, as of a time of the server.
+/// A key's content, at a server time.
 #[derive(Clone, Copy)]
 struct Content<S> {
     standing: Standing,
@@ -116,12 +116,12 @@ impl<A: Algorithm + Clone, B: ChargeRetries<A>> Server<A, B> {
     }
 }
 
-/// What the server should have, besides the states of keys.
+/// The expected content on the server, besides key states.
 #[derive(Default)]
 struct Model {
     /// The free retries that requests have left.
     left: HashMap<String, u32>,
-    /// The states of the budgets of keys.
+    /// The states of the keys' budgets.
     budgets: HashMap<&'static str, Vec<u8>>,
     taken: Vec<(&'static str, RetryRecord, String, u64, Receipt)>,
 }

@@ -13,11 +13,10 @@ use crate::store::remote::{CallLimits, InFlight, ProcessField, RemoteKey, TakenU
 use crate::values::PartitionKey;
 
 /// Checks a server on which processes count units in flight: random steps match a plain map; eight tasks that take and
-/// release units all the time never have more than the limit, and leave none; a lease that is not renewed ends, and no
-/// earlier.
+/// release units all the time never have more than the limit, and leave no units; a lease that is not renewed ends, and
+/// no earlier.
 ///
-/// The keys of the limiter `testing` of `store` are all new. Takes some 2,000 steps, and up to half a second of the
-/// server's time.
+/// The limiter `testing` on `store` has no keys yet. Takes some 2,000 steps, and up to half a second on the server.
 ///
 /// # Panics
 ///
@@ -67,7 +66,7 @@ impl<S: InFlight> Counting<S> {
     }
 }
 
-/// The units of the fields of one key.
+/// The units in one key's fields.
 #[derive(Default)]
 struct Model(BTreeMap<ProcessField, u64>);
 

@@ -1,12 +1,12 @@
-//! Checks the bound of every interval of a history.
+//! Checks the bound on every interval in a history.
 
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// Checks that every interval of a history admitted at most `burst + rate × length`.
+/// Checks that every interval in a history admitted at most `burst + rate × length`.
 ///
-/// Takes constant time per event. Let S be the running total and E = S − rate × time. The largest excess over the rate
-/// of any interval that ends now is E(now) minus the minimum of E just before each event so far.
+/// Takes constant time per event. Let S be the running total and E = S − rate × time. Among the intervals that end now,
+/// the largest excess over the rate is E(now) minus the least E just before each event so far.
 ///
 /// ```
 /// use tower_sluice::testing::IntervalChecker;

@@ -11,10 +11,9 @@ use crate::store::remote::{Alternatives, CallLimits, JointAnswer, JointCharge, T
 use crate::values::time::{Clock, ManualClock};
 use crate::values::{Decision, PartitionKey};
 
-/// Checks a backend that decides on several keys in one call: over random charges of one to four keys, and random sets
-/// of them to choose from, the set that is charged and the states are those over a plain map; a call without sets only
-/// reads; and eight tasks that each charge two keys at once, in either order, are together admitted exactly the units
-/// of one of them.
+/// Checks a backend that decides on several keys in one call: over random charges to one to four keys, and random sets
+/// to choose from, the charged set and the states match a plain map; a call without sets only reads; and eight tasks
+/// that each charge two keys at once, in either order, are together admitted exactly one key's units.
 ///
 /// `make` builds a backend that decides by the given clock and whose keys are all new.
 ///
@@ -30,7 +29,7 @@ where
     check_tasks(&algorithm, make(frozen_clock())).await;
 }
 
-/// The key of such a number.
+/// The key with this number.
 fn target<A: Algorithm>(algorithm: &A, key: u64) -> Target<'_, A> {
     Target::new(algorithm, None, algorithm.quota(), Tags::new(b"").of(&PartitionKey::from(key)))
 }
@@ -80,7 +79,7 @@ where
         let context = format!("step {step}: {charges:?}, sets {sets:?}, at {now:?}");
         let alone: Vec<(Decision, Option<A::State>)> =
             charges.iter().map(|(key, cost)| algorithm.decide(model.get(key).copied(), now, *cost)).collect();
-        // The states that were read decide as those of the model.
+        // The states that were read decide like the model's.
         for (((key, cost), state), (expected, _)) in charges.iter().zip(&states).zip(&alone) {
             let (found, _) = algorithm.decide(*state, now, *cost);
             assert_eq!(found.is_allowed(), expected.is_allowed(), "{context}: key {key} was read as another state");
@@ -100,7 +99,7 @@ where
     }
 }
 
-/// Up to three sets of these keys, each with one at least. None stands for all keys.
+/// Up to three sets of these keys, each with one at least. An empty list stands for all keys.
 fn some_sets(random: &mut Random, keys: usize) -> Vec<Vec<usize>> {
     (0..random.below(4))
         .map(|_| {

@@ -38,7 +38,7 @@ impl Ledger {
         self.units.sort_unstable();
     }
 
-    /// Gives back the last of these units; those that are not of the last lot count as of the first one.
+    /// Gives back the last of these units. Units that are not from the last lot count as from the first one.
     pub fn refund(&mut self, taken: &[u64], units: u64, now: u64) {
         for unit in taken.iter().rev().take(usize::try_from(units).expect("few")) {
             self.add(if Some(unit) == taken.last() { *unit } else { taken[0] }, now);
@@ -49,7 +49,7 @@ impl Ledger {
         self.owed = 0;
     }
 
-    /// The number of units by their expiry, and what is owed.
+    /// The number of units by their expiry, and the debt.
     pub fn state(&self) -> (BTreeMap<u64, u64>, u64) {
         let mut lots = BTreeMap::new();
         self.units.iter().for_each(|expires| *lots.entry(*expires).or_default() += 1);

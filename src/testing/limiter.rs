@@ -21,8 +21,8 @@ use crate::values::{Answer, Ask, Decision, Mode, PartitionKey};
 /// 2^-30 of the time in which the whole burst is restored. The algorithm must not give keys a
 /// [phase](Algorithm::phase), which a plain map does not have.
 ///
-/// `make` builds a limiter of that algorithm that has admitted nothing yet, uses the given clock and holds at least 64
-/// keys.
+/// `make` builds a limiter with that algorithm that has admitted nothing yet, uses the given clock and holds at least
+/// 64 keys.
 ///
 /// # Panics
 ///
@@ -54,9 +54,9 @@ where
 /// Checks that a limiter answers each [mode](Mode) that it [describes](crate::limiter::Description::answers), and every
 /// other mode with an [error](crate::LimiterError::unsupported), by which nothing is charged, reserved, taken or reset.
 ///
-/// For any limiter whose keys have budgets of their own, on a server or not. It charges two keys, asks about only one
-/// of them in the modes that are not described, and compares the two. The clock should stand still, or the quota be
-/// restored slowly; there must be room for ten units of each key. The limiter keeps its held units.
+/// For any limiter whose keys have their own budgets, on a server or not. It charges two keys, asks about only one of
+/// them in the modes that are not described, and compares the two. The clock should stand still, or the quota be
+/// restored slowly; there must be room for ten units per key. The limiter keeps its held units.
 ///
 /// # Panics
 ///

@@ -1,6 +1,6 @@
 //! Conformance suites for custom algorithms, limiters and backends (crate feature `test-util`).
 //!
-//! The algorithms, limiters and backends of this crate pass the same suites. A suite panics at the step that breaks a
+//! This crate's algorithms, limiters and backends pass the same suites. A suite panics at the step that breaks a
 //! contract. All randomness comes from the given seed, so failures are reproducible.
 //!
 //! ```
@@ -47,24 +47,24 @@ pub use self::limiter::{check_limiter, check_modes};
 pub use self::random::{Random, seed, seed_of, seeds};
 pub use self::records::check_records;
 
-/// For the tests of this crate: panics if the table of a limiter in memory, with an algorithm of this crate, is in
-/// disorder at `now`.
+/// For this crate's tests: panics if the table of a limiter in memory is in disorder at `now`. The limiter must have
+/// one of this crate's algorithms.
 #[doc(hidden)]
 pub fn check_invariants_of(limiter: &dyn crate::limiter::Limiter, now: crate::values::time::Timestamp) {
     let description = limiter.describe();
     description.keeps_states().expect("its states are in a table").check_invariants(now);
 }
 
-/// For the simulations of this workspace: the random numbers of this thread follow from this seed from now on, and
-/// [`Monotonic`](crate::time::Monotonic) is this clock on it. `None` ends it.
+/// For this workspace's simulations: from now on, this thread's random numbers follow from this seed, and
+/// [`Monotonic`](crate::time::Monotonic) is this clock on it. `None` ends the simulation.
 #[doc(hidden)]
 pub fn simulate(simulation: Option<(u64, fn() -> crate::time::Timestamp)>) {
     crate::util::random::seeded::set(simulation.map(|(seed, _)| seed));
     crate::values::time::SIMULATED.set(simulation.map(|(_, clock)| clock));
 }
 
-/// For the tests of this crate: prepares a limiter to be asked under quotas of the keys' own, as a policy with a
-/// `quota_fn` does, and returns whether it takes them.
+/// For this crate's tests: prepares a limiter to be asked under the keys' own quotas, as a policy with a `quota_fn`
+/// does, and returns whether it takes them.
 #[doc(hidden)]
 #[must_use]
 pub fn take_quotas(limiter: &dyn crate::limiter::Limiter) -> bool {

@@ -2,14 +2,14 @@
 
 pub use crate::util::random::seeded::seed;
 
-/// Returns the seed of a trial: its number in a run with seed 1, and another one for each other seed of the run.
+/// Returns a trial's seed: its number in a run with seed 1, and another one for each other run seed.
 #[must_use]
 pub fn seed_of(trial: u64) -> u64 {
     // No test has a million trials, so runs do not share seeds.
     seed().wrapping_sub(1).wrapping_mul(1_000_000).wrapping_add(trial)
 }
 
-/// Returns the seeds of `count` trials.
+/// Returns the seeds for `count` trials.
 pub fn seeds(count: usize) -> impl Iterator<Item = u64> {
     let first = seed_of(0);
     (0..count as u64).map(move |trial| first.wrapping_add(trial))
@@ -20,13 +20,13 @@ pub fn seeds(count: usize) -> impl Iterator<Item = u64> {
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of random numbers of this seed.
+    /// The random numbers that follow from this seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence of a trial of a test, see [`seed_of`].
+    /// The random numbers for a trial in a test, see [`seed_of`].
     #[must_use]
     pub fn of_trial(number: u64) -> Self {
         Self(seed_of(number))

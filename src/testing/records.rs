@@ -10,8 +10,8 @@ use super::Random;
 use super::backend::assert_distinct_names;
 use crate::store::remote::{CallLimits, Record, Records};
 
-/// Checks a server that keeps records: reads and swaps match a plain map; of swaps that begin at once with the value
-/// that was read, one is applied; and eight tasks that each add one to a number, again and again, lose no addition. The
+/// Checks a server that keeps records: reads and swaps match a plain map; if swaps begin at once with the value that
+/// was read, one is applied; and eight tasks that each add one to a number, again and again, lose no addition. The
 /// nodes whose [health](crate::store::remote::Server::health) it reports, if any, have distinct names.
 ///
 /// The records of `records` are all new. Takes some 3,000 calls.
@@ -43,7 +43,7 @@ async fn swap<R: Records>(records: &R, name: &str, old: Option<&[u8]>, new: Opti
     records.swap(name, old, new, lifetime, limits()).await.expect("no swap fails")
 }
 
-/// All bytes occur in values, and values have none, one or many of them.
+/// All bytes occur in values, which are empty, one byte or many bytes long.
 fn some_value(random: &mut Random) -> Option<Vec<u8>> {
     let length = random.pick(&[0, 1, 2, 40, 300, 4_000]);
     let byte = |random: &mut Random| u8::try_from(random.below(256)).expect("a byte");

@@ -1,18 +1,18 @@
-//! Words in one piece of memory that begins where a cache line or a page of the system does.
+//! Words in one piece of memory that begins where a cache line or a system page does.
 
 use crate::util::sync::AtomicU64;
 
 /// A fixed number of words, all zero at first.
 pub(crate) struct AlignedWords {
     words: Box<[AtomicU64]>,
-    /// Those before it are not used.
+    /// The words before it are not used.
     first: usize,
 }
 
 impl AlignedWords {
     /// Makes `count` words, the first at a multiple of `alignment` bytes. `None` if there is no memory for them.
     ///
-    /// The system zeroes them when they are first touched: words that are not used take no memory.
+    /// The system zeroes them when they are first touched, so words that are not used take no memory.
     #[cfg(not(sluice_loom))]
     pub(crate) fn new(count: usize, alignment: usize) -> Option<Self> {
         let word = size_of::<AtomicU64>();

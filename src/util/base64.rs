@@ -1,9 +1,9 @@
 //! Encodes base64 (RFC 4648) without padding, one character at a time, so that a few bytes need no allocation.
 
-/// The alphabet of RFC 4648, section 4.
+/// The alphabet in RFC 4648, section 4.
 pub(crate) const STANDARD: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// The alphabet of RFC 4648, section 5, for URLs and file names.
+/// The alphabet in RFC 4648, section 5, for URLs and file names.
 pub(crate) const URL_SAFE: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// The number of characters that encode this many bytes.
@@ -11,7 +11,7 @@ pub(crate) const fn length(bytes: usize) -> usize {
     (bytes * 8).div_ceil(6)
 }
 
-/// Encodes the six bits of `bytes` from bit 6 × `index` on. The last group is padded with zero bits.
+/// Encodes the six bits in `bytes` from bit 6 × `index` on. The last group is padded with zero bits.
 #[inline]
 pub(crate) fn character(alphabet: &[u8; 64], bytes: &[u8], index: usize) -> u8 {
     let (byte, bit) = (index * 6 / 8, index * 6 % 8);
@@ -24,7 +24,7 @@ pub(crate) fn character(alphabet: &[u8; 64], bytes: &[u8], index: usize) -> u8 {
 mod tests {
     use super::*;
 
-    /// The vectors of RFC 4648, section 10, without their padding.
+    /// Checks the vectors in RFC 4648, section 10, without their padding.
     #[test]
     fn encodes_the_vectors_of_the_rfc() {
         let text = |alphabet, bytes: &[u8]| {

@@ -1,4 +1,4 @@
-//! `ExpiringMap`: a map of fixed size, for values that end and are no budgets: bans, debts, records of retries, known
+//! `ExpiringMap`: a fixed-size map, for values that end and are not budgets: bans, debts, retry records, known
 //! rejections, leases.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,19 +6,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 
-/// Holds up to one value per tag, in sets of `WAYS` slots. The tag is a keyed hash, so that no client chooses a set.
+/// Holds up to one value per tag, in sets of `WAYS` slots. The tag is a keyed hash, so that clients cannot choose a
+/// set.
 ///
-/// In a full set, the value that ends first makes room; if that is the new one, it is not kept. Values that have ended
-/// are so replaced first, and no task sweeps.
+/// In a full set, the value that ends first makes room. If that is the new one, it is not kept. Values that have ended
+/// are thus replaced first, and no task sweeps.
 ///
 /// Each set has a lock, which is held for a look at its slots. The memory is `WAYS` slots and nine bytes per set, from
 /// the beginning.
 pub(crate) struct ExpiringMap<T, V, const WAYS: usize> {
     sets: Box<[Lock<Set<T, V, WAYS>>]>,
     /// Whether a set has any value. A key without an entry is recognised without the lock and, mostly, without a cache
-    /// miss. Written under the lock of the set.
+    /// miss. Written under the set's lock.
     occupied: Box<[AtomicBool]>,
-    /// The values that a full set lost before they had ended.
+    /// The number of values that full sets lost before they had ended.
     evicted: AtomicU64,
 }
 
@@ -26,12 +27,12 @@ type Set<T, V, const WAYS: usize> = [Option<(T, V)>; WAYS];
 
 /// A hash that stands for a key.
 pub(crate) trait HashTag: Copy + Eq {
-    /// 64 of its bits, which choose a set.
+    /// 64 of the hash's bits, which choose a set.
     fn bits(self) -> u64;
 }
 
 impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
-    /// Creates a map of `sets` sets; `None` if there is not so much memory.
+    /// Creates a map with `sets` sets. `None` if it cannot be allocated.
     pub(crate) fn new(sets: usize) -> Option<Self> {
         let mut all = Vec::new();
         all.try_reserve_exact(sets).ok()?;
@@ -40,7 +41,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         Some(Self { sets: all.into(), occupied, evicted: AtomicU64::new(0) })
     }
 
-    /// The bytes of a map of `sets` sets.
+    /// The bytes that a map with `sets` sets takes.
     #[cfg(test)]
     pub(crate) const fn size_of(sets: usize) -> usize {
         sets.saturating_mul(size_of::<Lock<Set<T, V, WAYS>>>() + size_of::<AtomicBool>())
@@ -50,8 +51,8 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         self.change(tag, |value| *value)
     }
 
-    /// Edits the value of a tag in place, if there is one. `change` must not panic between two edits that belong
-    /// together: its changes until then stay.
+    /// Edits a tag's value in place, if there is one. `change` must not panic between two edits that belong together,
+    /// because its edits until then stay.
     pub(crate) fn change<R>(&self, tag: T, change: impl FnOnce(&mut V) -> R) -> Option<R> {
         let index = self.set_of(tag);
         if !self.occupied[index].load(Ordering::Acquire) {
@@ -61,8 +62,8 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         set.iter_mut().flatten().find(|(other, _)| *other == tag).map(|(_, value)| change(value))
     }
 
-    /// Lets `step` set, replace or remove the value of a tag, under the lock of its set: so in one order with all other
-    /// steps. `ends` says when a value ends; `now` only decides whether a value that makes room counts as evicted.
+    /// Lets `step` set, replace or remove a tag's value, under its set's lock, so in one order with all other steps.
+    /// `ends` says when a value ends; `now` only decides whether a value that makes room counts as evicted.
     pub(crate) fn update<R>(
         &self,
         tag: T,
@@ -75,7 +76,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         result.expect("the step is taken once")
     }
 
-    /// [Updates](Self::update) by a step of any type, so that this is compiled once for a type of values.
+    /// [Updates](Self::update) by a step of any type, so that this is compiled once for each value type.
     fn update_by(&self, tag: T, now: Timestamp, ends: &dyn Fn(&V) -> Timestamp, step: &mut dyn FnMut(&mut Option<V>)) {
         let index = self.set_of(tag);
         let mut set = self.sets[index].lock();
@@ -93,7 +94,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
                     set[first] = Some((tag, value));
                     self.occupied[index].store(true, Ordering::Release);
                 }
-                // Counts: nothing is published through it.
+                // Relaxed, because nothing is published through it.
                 if other.min(end).is_some_and(|lost| lost > now) {
                     self.evicted.fetch_add(1, Ordering::Relaxed);
                 }
@@ -108,8 +109,8 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         }
     }
 
-    /// Removes the value of a tag. An entry that another thread is storing at this moment is removed, too, if that
-    /// thread has the lock already.
+    /// Removes a tag's value. An entry that another thread is storing at this moment is removed, too, if that thread
+    /// has the lock already.
     pub(crate) fn remove(&self, tag: T) {
         self.update_by(tag, Timestamp::ZERO, &|_| Timestamp::ZERO, &mut |value| *value = None);
     }
@@ -124,7 +125,7 @@ impl<T: HashTag, V: Copy, const WAYS: usize> ExpiringMap<T, V, WAYS> {
         live as u64 * sets as u64 / seen as u64
     }
 
-    /// Returns the values of each set in turn, copied under its lock.
+    /// Returns each set's values in turn, copied under its lock.
     pub(crate) fn each_set(&self) -> impl Iterator<Item = [Option<(T, V)>; WAYS]> + '_ {
         // Acquire, as in `change`.
         let is_occupied = |occupied: &AtomicBool| occupied.load(Ordering::Acquire);
@@ -158,7 +159,7 @@ mod tests {
         }
     }
 
-    /// The tag of a key of one of the sets.
+    /// The tag for a key in one of the sets.
     fn tag(set: u64, key: u64) -> u64 {
         set * (u64::MAX / SETS as u64) + 6 + key
     }
@@ -167,7 +168,7 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// The model of a set: its tags with the ends of their values, in any order.
+    /// A set's model: its tags with the times at which their values end, in any order.
     #[derive(Default)]
     struct Model {
         sets: [Vec<(u64, u64)>; SETS],
@@ -198,7 +199,7 @@ mod tests {
         #![proptest_config(cases(256))]
 
         #[test]
-        fn it_keeps_what_the_model_keeps(steps in prop::collection::vec(
+        fn it_agrees_with_the_model(steps in prop::collection::vec(
             (0..SETS as u64, 0..9_u64, prop::option::weighted(0.8, 0..1_000_000_u64), 0..1_000_000_u64), 0..200,
         )) {
             let map = ExpiringMap::<u64, u64, WAYS>::new(SETS).unwrap();
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_is_changed_or_removed_under_its_own_tag_alone() {
+    fn only_the_own_tag_changes_a_value() {
         let map = ExpiringMap::<u64, u64, WAYS>::new(1).unwrap();
         let add_one = |value: &mut u64| {
             *value += 1;
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_stays_if_a_new_one_ends_before_it() {
+    fn the_later_end_stays() {
         let map = ExpiringMap::<u64, u64, 1>::new(1).unwrap();
         let put = |tag, end| map.update(tag, at(0), &|end| at(*end), |value| *value = Some(end));
         put(1, 20);

@@ -1,14 +1,14 @@
-//! Methods that a crate feature adds, for programs without that feature: so that the compiler names the feature, where
-//! it would otherwise say that there is no such method.
+//! Methods that a crate feature adds, for programs without that feature. They exist so that the compiler names the
+//! feature, where it would otherwise report that there is no such method.
 //!
-//! Each exists if its feature is off, with a bound that nothing meets. The bound has a lifetime, since one without any
-//! parameter would be an error where it is written.
+//! Each exists if its feature is off, with a bound that no type meets. The bound has a lifetime, since a bound without
+//! any parameter would be an error where it is written.
 
 /// Implements no feature.
 #[derive(Debug)]
 pub struct Off;
 
-/// Declares a trait that nothing implements, with the error of its bounds.
+/// Declares a trait that no type implements, with the error for its bounds.
 macro_rules! feature {
     ($name:ident, $message:literal) => {
         #[diagnostic::on_unimplemented(message = $message, label = "needs a crate feature")]

@@ -1,23 +1,23 @@
-//! [`IdleFlag`]: says on the hot path that there is nothing to look up.
+//! [`IdleFlag`] shows on the hot path that there is nothing to look up.
 
 use super::sync::{AtomicBool, Ordering};
 
-/// Whether nothing is in force. It is cleared by a thread that puts something in force, and set by one that has found
-/// nothing.
+/// Whether nothing is in force. A thread that puts something in force clears it, and a thread that has found nothing
+/// sets it.
 ///
-/// A thread that sets it looks before and after. If it sets the flag after the flag was cleared, its swap reads a value
-/// from then on, so its second look sees what was put in force, and it clears the flag again. If it sets the flag
-/// first, the flag is cleared in the end.
+/// A thread that sets it looks both before and after. If it sets the flag after the flag was cleared, its swap reads a
+/// value from then on, so its second look sees that something is in force, and it clears the flag again. If it sets the
+/// flag first, the flag is cleared in the end.
 #[derive(Debug)]
 pub(crate) struct IdleFlag(AtomicBool);
 
 impl IdleFlag {
-    /// A flag that is not set.
+    /// Makes a flag that is not set.
     pub(crate) fn new() -> Self {
         Self(AtomicBool::new(false))
     }
 
-    /// Relaxed: a request that misses what was just put in force came just before it.
+    /// Relaxed, because a request that misses the change came just before it.
     #[inline]
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -48,15 +48,15 @@ mod models {
 
     use super::*;
 
-    /// A flag, and the number of things in force.
+    /// A flag, and the number of changes in force.
     struct Shared {
         flag: IdleFlag,
         in_force: AtomicU64,
     }
 
-    /// Whatever the order, the flag is not set in the end while something is in force.
+    /// In every order, the flag is not set in the end while something is in force.
     #[test]
-    fn a_flag_is_clear_while_something_is_in_force() {
+    fn no_flag_hides_a_change() {
         loom::model(|| {
             let shared = Arc::new(Shared { flag: IdleFlag::new(), in_force: AtomicU64::new(0) });
             let look = |shared: &Shared| shared.flag.set_if(|| shared.in_force.load(Ordering::Relaxed) == 0);

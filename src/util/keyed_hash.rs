@@ -1,12 +1,12 @@
-//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) of a whole key in one call:
-//! without the state and the branches of a hasher that accepts keys in pieces, such as the `siphasher` crate's.
+//! SipHash (J.-P. Aumasson, D. J. Bernstein, "SipHash: a fast short-input PRF", 2012) for a whole key in one call,
+//! without the state and the branches that a hasher for keys in pieces needs, such as the `siphasher` crate's.
 
 use std::fmt;
 
 use crate::util::random::random;
 use crate::values::little_endian;
 
-/// The secret of a keyed hash. Without it, an attacker cannot choose keys that collide in a table, and cannot find a
+/// The secret for a keyed hash. Without it, an attacker cannot choose keys that collide in a table, and cannot find a
 /// key from its hash. Kept as the state in which each hash begins. Debug output does not show it.
 #[derive(Clone, Copy)]
 pub(crate) struct Secret(SipState);
@@ -18,7 +18,7 @@ impl Secret {
     }
 
     const fn of_words([k0, k1]: [u64; 2]) -> Self {
-        // The constants of the paper.
+        // The paper's constants.
         Self(SipState([
             k0 ^ u64::from_be_bytes(*b"somepseu"),
             k1 ^ u64::from_be_bytes(*b"dorandom"),
@@ -27,14 +27,14 @@ impl Secret {
         ]))
     }
 
-    /// The secret of these bytes, read as two little-endian words like the keys of the authors' test vectors.
+    /// Makes a secret from these bytes, read as two little-endian words like the keys in the authors' test vectors.
     pub(crate) const fn from_bytes(bytes: [u8; 16]) -> Self {
         let both = u128::from_le_bytes(bytes);
         #[allow(clippy::cast_possible_truncation)]
         Self::of_words([both as u64, (both >> 64) as u64])
     }
 
-    /// The bytes that [`from_bytes`](Self::from_bytes) reads: for a snapshot of a table, and nothing else.
+    /// Returns the bytes that [`from_bytes`](Self::from_bytes) reads, only for a table's snapshot.
     pub(crate) fn to_bytes(self) -> [u8; 16] {
         let [v0, v1, ..] = self.0.0;
         let words = [v0 ^ u64::from_be_bytes(*b"somepseu"), v1 ^ u64::from_be_bytes(*b"dorandom")];
@@ -119,19 +119,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agrees_with_siphasher_the_authors_and_the_standard_library() {
+    fn agrees_with_other_implementations() {
         let key: Vec<u8> = (0..=255_u8).map(|i| i.wrapping_mul(167).wrapping_add(13)).collect();
         for k in [0, 1, 0x0706_0504_0302_0100, u64::MAX] {
             let [k0, k1] = [k, k.rotate_left(11) ^ 0x5555];
             let secret = Secret::of_words([k0, k1]);
-            // Miri has time for some lengths: of every remainder modulo eight.
+            // Miri has time for some lengths, with every remainder modulo eight.
             for len in (0..=key.len()).step_by(if cfg!(miri) { 19 } else { 1 }) {
                 let key = &key[..len];
                 assert_eq!(secret.hash(key), SipHasher13::new_with_keys(k0, k1).hash(key), "{len} bytes");
                 assert_eq!(secret.mark(key), SipHasher24::new_with_keys(k0, k1).hash(key), "{len} bytes");
             }
         }
-        // The vectors of SipHash-2-4's authors: key 00 01 … 0f, input 00 01 ….
+        // The vectors by SipHash-2-4's authors: key 00 01 … 0f, input 00 01 ….
         let bytes: Vec<u8> = (0..16).collect();
         let secret = Secret::from_bytes(bytes.as_slice().try_into().unwrap());
         assert_eq!(secret.mark(&bytes[..15]), 0xa129_ca61_49be_45e5);

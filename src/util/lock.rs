@@ -1,18 +1,18 @@
-//! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave nothing half done.
+//! [`Lock`] and [`Shards`]: state that threads share, behind locks whose holders leave no change half done.
 
 use std::sync::TryLockError;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex that a panic does not poison: no change under it can panic half way.
+/// A mutex that a panic does not poison, because no change under it can panic half way.
 #[derive(Debug, Default)]
 pub struct Lock<T>(Mutex<T>);
 
-/// A map by key in several parts with a lock each, so that two threads rarely want the same one.
+/// A map by key in several parts with a lock each, so that two threads rarely want the same lock.
 #[derive(Debug)]
 pub(crate) struct Shards<T>(Box<[Lock<T>]>);
 
 impl<T> Lock<T> {
-    /// Makes a lock of a value.
+    /// Makes a lock for a value.
     pub const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
@@ -38,7 +38,7 @@ impl<T> Shards<T> {
         Self((0..count).map(|_| Lock::new(part())).collect())
     }
 
-    /// Locks the part with the keys of this hash.
+    /// Locks the part that has the keys with this hash.
     pub(crate) fn lock(&self, hash: u64) -> MutexGuard<'_, T> {
         self.0[self.index(hash)].lock()
     }

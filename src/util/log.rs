@@ -1,11 +1,11 @@
-//! What the log lines of all rooms share, and the lines that several rooms log.
+//! Helpers that the log lines in all modules share, and the lines that several modules log.
 //!
-//! Each room has its lines in a file `log.rs`, one function each: mistakes in the configuration, changes of state, and
-//! decisions at `debug`. No line contains a key of a client. Above `debug`, nothing is logged per request, or clients
+//! Each module has its lines in a file `log.rs`, one function each: configuration mistakes, state changes, and
+//! decisions at `debug`. No line contains a client's key. Above `debug`, nothing is logged per request, or clients
 //! could flood the log.
 //!
-//! The line of a mistake has the address of its section in the guide (`see`). `tests/repository/misconfigured.rs`
-//! checks that it is there.
+//! A line about a mistake links to its section in the guide (`see`). `tests/repository/misconfigured.rs` checks that
+//! the section exists.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_macros, unused_variables))]
 
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use crate::util::keyed_hash::Secret;
 use crate::values::PartitionKey;
 
-/// Logs a line. Without the feature `tracing`, that is nothing, and no field is looked at.
+/// Logs a line. Without the feature `tracing`, this does nothing, and evaluates no field.
 macro_rules! event {
     ($level:ident: $($line:tt)+) => {
         #[cfg(feature = "tracing")]
@@ -23,7 +23,7 @@ macro_rules! event {
     };
 }
 
-/// The address of a section of the guide's page on mistakes.
+/// The address of a section on the guide's page about mistakes.
 macro_rules! page {
     ($section:literal) => {
         concat!("https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#", $section)
@@ -32,7 +32,7 @@ macro_rules! page {
 
 pub(crate) use {event, page};
 
-/// The hash of a key, by a secret that lasts until the process ends.
+/// A key's hash, by a secret that lasts until the process ends.
 #[derive(Debug)]
 pub struct KeyHash(u64);
 
@@ -50,7 +50,7 @@ impl Display for KeyHash {
     }
 }
 
-/// Logged by memory stores, and by the tables of policies.
+/// Logged by memory stores, and by policies' tables.
 pub(crate) fn table_filling_up() {
     event!(warn: see = page!("a-memory-store-is-filling-up"), "a memory store is filling up and may lose keys: raise its capacity");
 }

@@ -40,11 +40,11 @@ pub(crate) mod two_choices;
 pub(crate) mod undo;
 pub(crate) mod wake;
 
-/// Runs a future in the background, if this thread is in a runtime; else drops it.
+/// Runs a future in the background, if this thread is in a runtime. Otherwise drops it.
 #[cfg(feature = "http")]
 pub(crate) fn spawn(future: impl Future<Output = ()> + Send + 'static) {
     if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-        // Of one type: tokio's tasks are compiled for each type of future.
+        // Boxed as one type, because Tokio's tasks are compiled for each future type.
         let future: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(future);
         runtime.spawn(future);
     }

@@ -1,6 +1,6 @@
-//! The order of lists that are rarely sorted. A sort is large, so this crate compiles one for all of them.
+//! Sorts lists that are rarely sorted. A sort is large code, so this crate compiles one for all lists.
 
-/// Returns the indices of keys in the order of the keys. Equal keys stay in their order.
+/// Returns the indices in the order of the keys. Equal keys stay in their order.
 pub(crate) fn order_of(keys: impl Iterator<Item = [u64; 3]>) -> Vec<usize> {
     let mut sorted: Vec<([u64; 3], usize)> = keys.zip(0..).collect();
     sort(&mut sorted);
@@ -12,7 +12,7 @@ fn sort(keys: &mut [([u64; 3], usize)]) {
     keys.sort_unstable();
 }
 
-/// Sorts a list by keys of its elements. Equal keys stay in their order.
+/// Sorts a list by a key for each element. Equal keys stay in their order.
 pub(crate) fn sort_by_key<T>(list: Vec<T>, key: impl Fn(&T) -> [u64; 3]) -> Vec<T> {
     let order = order_of(list.iter().map(key));
     let mut list: Vec<Option<T>> = list.into_iter().map(Some).collect();

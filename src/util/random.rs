@@ -1,5 +1,5 @@
-//! Random numbers for pauses, for jitter, for choices between equals and for the keys of hashes: the one place of the
-//! crate that draws. In tests, the numbers follow from the seed of the run (`testing::seed`).
+//! Random numbers for pauses, for jitter, for choices between equals and for hash keys. This is the only module in the
+//! crate that draws. In tests, the numbers follow from the run's seed (`testing::seed`).
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -18,12 +18,12 @@ pub(crate) fn identity() -> u64 {
 }
 
 fn system_random() -> u64 {
-    // A new state has new keys, so its hash of anything is a new number. The standard library takes the first keys of a
-    // thread from the operating system.
+    // A new state has new keys, so its hash of anything is a new number. The standard library takes a thread's first
+    // keys from the operating system.
     RandomState::new().hash_one(0)
 }
 
-/// Numbers that follow from a seed: of a simulation, or else of this run of the tests.
+/// Numbers that follow from a seed, either a simulation's, or this test run's.
 #[cfg(feature = "test-util")]
 pub(crate) mod seeded {
     use std::cell::Cell;
@@ -33,19 +33,19 @@ pub(crate) mod seeded {
     use crate::util::keyed_hash::Secret;
 
     std::thread_local! {
-        /// The seed of a simulation on this thread.
+        /// The seed for a simulation on this thread.
         static SEED: Cell<Option<u64>> = const { Cell::new(None) };
         /// How many numbers this thread has drawn since the seed was set.
         static DRAWN: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Draws from this seed on this thread from now on; with `None`, from the seed of the run.
+    /// Draws from this seed on this thread from now on, or from the run's seed with `None`.
     pub(crate) fn set(seed: Option<u64>) {
         SEED.set(seed);
         DRAWN.set(0);
     }
 
-    /// Returns nothing in a program that has the feature `test-util` and was not given a seed: the keys of its hashes
+    /// Returns `None` in a program that has the feature `test-util` and was not given a seed, because its hash keys
     /// must stay secret.
     pub(super) fn next() -> Option<u64> {
         let seed = SEED.get().map(|seed| seed.to_le_bytes().to_vec()).or_else(seed_of_thread)?;
@@ -54,9 +54,9 @@ pub(crate) mod seeded {
         Some(Secret::from_bytes([0; 16]).hash(&[&seed[..], &drawn.to_le_bytes()].concat()))
     }
 
-    /// Returns the seed of this run of the tests: the environment variable `SLUICE_SEED`, or 1 if it is not set.
+    /// Returns this test run's seed: the environment variable `SLUICE_SEED`, or 1 if it is not set.
     ///
-    /// With `SLUICE_DRAWS=FILE`, appends the name of the calling test to that file, by which `scripts/stress` finds the
+    /// With `SLUICE_DRAWS=FILE`, appends the calling test's name to that file, by which `scripts/stress` finds the
     /// tests whose cases depend on the seed.
     ///
     /// # Panics
@@ -77,7 +77,7 @@ pub(crate) mod seeded {
         Some(text.parse().unwrap_or_else(|_| panic!("SLUICE_SEED is {text:?}, which is not a number of 64 bits")))
     }
 
-    /// Appends a line in one write, so that the lines of several processes do not mix.
+    /// Appends a line in one write, so that several processes' lines do not mix.
     fn record_draw(file: &std::ffi::OsStr) {
         use std::io::Write as _;
 
@@ -87,8 +87,8 @@ pub(crate) mod seeded {
             .expect("SLUICE_DRAWS names a file that can be written");
     }
 
-    /// The seed of the run, and the name of the thread: a test runs on a thread with its name, so the numbers that it
-    /// draws do not depend on the tests that run beside it.
+    /// Returns the run's seed, and the thread's name, because a test runs on a thread with its name, so the numbers
+    /// that it draws do not depend on the tests that run beside it.
     fn seed_of_thread() -> Option<Vec<u8>> {
         static OF_RUN: OnceLock<Option<u64>> = OnceLock::new();
         let of_run = *OF_RUN.get_or_init(|| seed_of_environment().or(cfg!(test).then_some(1)));
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_test_draws_the_same_each_time() {
+    fn a_test_draws_the_same_numbers() {
         let drawn = || {
             let thread = std::thread::Builder::new().name("a test".into());
             thread.spawn(|| [random(), random()]).unwrap().join()

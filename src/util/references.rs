@@ -1,4 +1,4 @@
-//! [`References`]: the references of credits and charges by hand that were entered, for some days.
+//! [`References`]: the references that were entered for credits and charges by hand, for some days.
 
 use std::collections::HashMap;
 
@@ -6,16 +6,16 @@ use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{LimiterError, PartitionKey};
 
-/// The references that were used, each with the end of its time. None is forgotten before: a payment that is sent
-/// again must not count twice. If there are too many, no further one is taken.
+/// The references that were used, each with the time when it ends. No reference is forgotten before, because a payment
+/// that is sent again must not count twice. If there are too many, new references are refused.
 #[derive(Default)]
 pub(crate) struct References(Lock<HashMap<(PartitionKey, Box<str>), Timestamp>>);
 
-/// The most that are known at a time: some 200 bytes each, and up to 400 if they are long.
+/// The most that are known at a time, which take some 200 bytes each, and up to 400 if they are long.
 const MOST: usize = 1 << 20;
 
 impl References {
-    /// Does a step, unless this reference of the key is known. If it succeeds, the reference is known `until` then.
+    /// Does a step, unless this reference is known for the key. If it succeeds, the reference is known `until` then.
     /// Returns `None` if nothing was done. A step without a reference is done in any case.
     ///
     /// # Errors
@@ -30,7 +30,7 @@ impl References {
         step: impl FnOnce() -> Result<T, LimiterError>,
     ) -> Result<Option<T>, LimiterError> {
         let Some(reference) = reference else { return step().map(Some) };
-        // Locked until the step is done: of two threads with one reference, the second finds what the first has done.
+        // Locked until the step is done, so that if two threads have one reference, the second finds it entered.
         let mut known = self.0.lock();
         let reference = (key.clone(), reference.into());
         if known.get(&reference).is_some_and(|until| *until > now) {
@@ -48,7 +48,7 @@ impl References {
         Ok(Some(done))
     }
 
-    /// Forgets a reference: what it names was not done after all.
+    /// Forgets a reference whose step was not done after all.
     pub(crate) fn forget(&self, key: &PartitionKey, reference: &str) {
         self.0.lock().remove(&(key.clone(), reference.into()));
     }
@@ -60,8 +60,9 @@ mod tests {
 
     use super::*;
 
+    /// It counts only for its key, and only if the step succeeds.
     #[test]
-    fn a_reference_counts_for_its_key_until_its_end_and_only_if_the_step_succeeds() {
+    fn a_reference_counts_until_its_end() {
         let references = References::default();
         let [a, b] = ["a", "b"].map(PartitionKey::from);
         let at = |seconds| Timestamp::ZERO.saturating_add(Duration::from_secs(seconds));

@@ -39,14 +39,14 @@ mod in_models {
         static ref STEPS: AtomicU64 = AtomicU64::new(0);
     }
 
-    /// Makes every step of every thread an access to one counter, too. Loom remembers only the last access to an
-    /// atomic: a thread that reads and then swaps hides its race with another thread's reading, and whole orders of
-    /// events are never tried. Relaxed, it orders nothing.
+    /// Makes every step in every thread access one counter, too. Loom remembers only the last access to an atomic, so a
+    /// thread that reads and then swaps hides its race with another thread's reading, and whole orders of events are
+    /// never tried. Relaxed, it orders nothing.
     pub(crate) fn before_a_step() {
         STEPS.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Orders a load after earlier steps of all threads. Loom treats `SeqCst` accesses as acquire and release; it
+    /// Orders a load after all threads' earlier steps. Loom treats `SeqCst` accesses as acquire and release, but it
     /// honours a fence.
     pub(crate) fn in_order() {
         fence(Ordering::SeqCst);

@@ -1,12 +1,12 @@
-//! The two sets of a table in which a key may be: the "power of two choices" (Y. Azar and others, STOC 1994).
+//! A table's two sets in which a key may be: the "power of two choices" (Y. Azar and others, STOC 1994).
 
-/// Returns the first candidate of `sets` sets, drawn from a number below 2^32.
+/// Returns the first candidate among `sets` sets, drawn from a number below 2^32.
 #[inline(always)]
 pub(crate) const fn first(sets: usize, draw: u64) -> usize {
     scale(draw, sets)
 }
 
-/// Returns the second candidate, which follows from the first and the key's tag: any set but the first.
+/// Returns the second candidate, which follows from the first and the key's tag, and is any set but the first.
 #[inline(always)]
 pub(crate) const fn second(sets: usize, first: usize, tag: u64) -> usize {
     // Multiplied by 2^32 / φ, so that tags in a row choose sets far apart.

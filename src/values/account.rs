@@ -1,14 +1,14 @@
-//! [`Account`]: the units of one key.
+//! [`Account`]: one key's units.
 
 use super::receipt::{Issuer, Proof};
 use super::time::Timestamp;
 use super::{Expiry, LimiterError, Quota};
 
-/// The lots of a key, and what it owes. It owes something only if it has no lots.
+/// A key's lots and its debt. It has a debt only if it has no lots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Account {
-    /// None is empty. In the order in which they are used: those that expire first are first, and no two expire at the
-    /// same time.
+    /// In the order in which they are used: the lots that expire first are first. No lot is empty, and no two expire at
+    /// the same time.
     lots: Vec<Lot>,
     owed: u64,
 }
@@ -20,18 +20,18 @@ pub(crate) struct Lot {
     pub(crate) units: u64,
 }
 
-/// The most lots of a key: the work of a decision is bounded.
+/// The most lots per key, so that a decision's work is bounded.
 pub(crate) const MOST_LOTS: usize = 64;
 
-/// What a charge takes if there are not enough units.
+/// How much a charge takes if there are not enough units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a store does one of these")]
 pub enum Shortfall {
     /// Nothing.
     Rejected = 0,
-    /// What is left.
+    /// The units that are left.
     Forgiven = 1,
-    /// What is left, and the key owes the rest.
+    /// The units that are left, and the key owes the rest.
     Owed = 2,
 }
 
@@ -39,15 +39,15 @@ pub enum Shortfall {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a store writes all of it")]
 pub struct Paid {
-    /// The end of the lot that was charged first.
+    /// When the lot expires that was charged first.
     pub first: Expiry,
-    /// The end of the lot that was charged last.
+    /// When the lot expires that was charged last.
     pub last: Expiry,
-    /// The units that the last lot has paid; the largest number that a receipt holds if there are more.
+    /// The units that the last lot has paid, at most the largest number that a receipt holds.
     pub by_last: u64,
 }
 
-/// The bits of a receipt that two expiries leave for a number of units: 4 × 10^12.
+/// The receipt's bits that two expiries leave for a number of units: 4 × 10^12.
 const BITS_OF_UNITS: u32 = u128::BITS - 2 * Expiry::BITS;
 
 impl Proof for Paid {
@@ -75,9 +75,9 @@ impl Proof for Paid {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a store says one of these")]
 pub enum Unfit {
-    /// The balance would be above, or the debt, [`Quota::MAX_UNITS`].
+    /// The balance or the debt would be above [`Quota::MAX_UNITS`].
     TooManyUnits,
-    /// The key has 64 lots, and none that expires when these units do.
+    /// The key has 64 lots, which all expire at other times than these units.
     TooManyLots,
     /// The units have expired already.
     Expired,
@@ -99,7 +99,7 @@ impl From<Unfit> for LimiterError {
 }
 
 impl Account {
-    /// Makes an account of its parts; `None` if no account has them.
+    /// Makes an account from its parts; `None` if they are inconsistent.
     pub(crate) fn from_parts(lots: Vec<Lot>, owed: u64) -> Option<Self> {
         let is_ordered = lots.windows(2).all(|pair| pair[0].expiry < pair[1].expiry);
         let is_one = is_ordered && lots.iter().all(|lot| lot.units > 0) && (owed == 0 || lots.is_empty());
@@ -121,19 +121,18 @@ impl Account {
         self.lots.drain(..expired);
     }
 
-    /// Whether nothing is lost if it is removed.
+    /// Whether removing it loses nothing.
     pub(crate) fn is_empty(&self) -> bool {
         self.lots.is_empty() && self.owed == 0
     }
 
     /// The units that are left; zero if it owes something.
     pub(crate) fn left(&self) -> u64 {
-        // At most the maximum of a balance, and what is refunded beyond it.
+        // At most a balance's maximum, and refunds beyond it.
         self.lots.iter().fold(0, |sum, lot| lot.units.saturating_add(sum))
     }
 
-    /// Returns the end of the time for which the lots suffice for `units`, if they do now. Later lots pay for those
-    /// that expire before.
+    /// Returns until when the lots suffice for `units`, if they do now. As lots expire, the later ones have to pay.
     pub(crate) fn suffices_until(&self, units: u64) -> Expiry {
         let mut later = 0_u64;
         let enough = self.lots.iter().rev().find(|lot| {
@@ -173,8 +172,8 @@ impl Account {
         Ok((taken, paid))
     }
 
-    /// Gives back units of a charge: first to the lot that was charged last, up to what it has paid, and the others to
-    /// the lot that was charged first. The units of lots that have expired meanwhile are gone.
+    /// Gives back a charge's units: first to the lot that was charged last, up to its payment, and the others to the
+    /// lot that was charged first. Units from lots that have expired meanwhile are gone.
     pub(crate) fn give_back(&mut self, units: u64, paid: Paid, now: Timestamp) {
         let to_last = units.min(paid.by_last);
         for (units, expiry) in [(to_last, paid.last), (units - to_last, paid.first)] {
@@ -184,7 +183,7 @@ impl Account {
         }
     }
 
-    /// Adds a lot. What the key owes is paid by it first.
+    /// Adds a lot. It pays the key's debt first.
     pub(crate) fn credit(&mut self, units: u64, expiry: Expiry, now: Timestamp) -> Result<(), Unfit> {
         if expiry.is_over(now) {
             return Err(Unfit::Expired);
@@ -218,7 +217,7 @@ impl Account {
         }
     }
 
-    /// Forgives what the key owes. Lots stay.
+    /// Forgives the key's debt. Lots stay.
     pub(crate) fn forgive(&mut self) {
         self.owed = 0;
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::values::{Decision, Mode};
 
-/// A decision, or the future of one. Complete by definition.
+/// A decision, or a future that returns one. Complete by definition.
 ///
 /// A limiter in memory decides at once and allocates nothing. Only a queue or a remote store returns a future.
 #[allow(clippy::exhaustive_enums)]
@@ -21,7 +21,7 @@ pub enum Answer {
     Pending(Pending),
 }
 
-/// The future of a decision.
+/// A future that returns a decision.
 pub type Pending = Pin<Box<dyn Future<Output = Result<Decision, LimiterError>> + Send>>;
 
 impl Answer {
@@ -68,13 +68,13 @@ impl From<Decision> for Answer {
     }
 }
 
-/// The error of a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
+/// The error for a limiter that cannot decide: its store is unreachable, or it was closed. Never a rejection.
 ///
-/// Why it cannot is mostly in its [source](Error::source): print the error with its sources, as error reports do.
+/// The reason is mostly in its [source](Error::source), so print the error with its sources, as error reports do.
 #[derive(Clone)]
 pub struct LimiterError(Arc<AnswerFailure>);
 
-// Behind a pointer, since a `Answer` is returned by value and seldom holds an error.
+// Behind a pointer, because an `Answer` is returned by value and seldom holds an error.
 struct AnswerFailure {
     reason: String,
     kind: AnswerKind,
@@ -100,14 +100,14 @@ impl LimiterError {
         Self::with_kind(AnswerKind::Failed, reason)
     }
 
-    /// The error of a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
-    /// failure: unless the policy is a shadow, a layer answers 503 whatever the [`FailureMode`](crate::FailureMode),
-    /// and does not count or log a failure of the limiter.
+    /// The error for a limiter that was [closed](crate::Limiter::close), with this message. It does not count as a
+    /// failure: unless the policy is a shadow, a layer answers 503 in every [`FailureMode`](crate::FailureMode), and
+    /// does not count or log that the limiter failed.
     pub fn closed(reason: impl Into<String>) -> Self {
         Self::with_kind(AnswerKind::Closed, reason)
     }
 
-    /// The error of a limiter that does not answer this mode. It has changed nothing: see
+    /// The error for a limiter that does not answer this mode. It has changed nothing: see
     /// [`Description::answering`](crate::limiter::Description::answering).
     #[must_use]
     #[cold]
@@ -123,17 +123,17 @@ impl LimiterError {
         Self::with_kind(AnswerKind::Unsupported, format!("the limiter {does}: it does not answer `Mode::{mode:?}`"))
     }
 
-    /// The error of a policy whose limiter does not answer this mode.
+    /// The error for a policy whose limiter does not answer this mode.
     pub(crate) fn unsupported_by(policy: &str, mode: Mode) -> Self {
         Self::with_kind(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
-    /// The error of a limiter that cannot do what an operator asks for, with this reason. It has changed nothing.
+    /// The error for a limiter that cannot do what an operator asks for, with this reason. It has changed nothing.
     pub(crate) fn cannot(reason: impl Into<String>) -> Self {
         Self::with_kind(AnswerKind::Unsupported, reason)
     }
 
-    /// The error of a limiter that keeps no units that are credited to keys. `what` is the limiter.
+    /// The error for a limiter that does not keep units that are credited to keys. `what` is the limiter.
     pub(crate) fn no_balance(what: &str) -> Self {
         let reason = format!(
             "{what} keeps no credits: bought units are in a `Balance`; add a policy with one, as the second member of an \
@@ -142,12 +142,12 @@ impl LimiterError {
         Self::cannot(reason)
     }
 
-    /// The error of a charge by hand to a key that an operator allows, to which nothing is charged.
+    /// The error for a charge by hand to a key that an operator allows, because nothing is charged to such a key.
     pub(crate) fn allowed_by_hand() -> Self {
         Self::cannot("the key is allowed by hand, so that nothing is charged to it; end the allowance first")
     }
 
-    /// The error of a charge by hand to a key of a policy with a quota for each key.
+    /// The error for a charge by hand to a key whose policy has a quota for each key.
     pub(crate) fn quota_unknown(policy: &str) -> Self {
         Self::cannot(format!(
             "policy `{policy}` has a quota for each key (`quota_fn`), and no request says which one this key has; name the \
@@ -155,7 +155,7 @@ impl LimiterError {
         ))
     }
 
-    /// The error of a policy whose limiter cannot be charged by hand.
+    /// The error for a policy whose limiter cannot be charged by hand.
     pub(crate) fn not_charged_by_hand(policy: &str) -> Self {
         let reason = format!(
             "policy `{policy}` cannot be charged by hand: its limiter delays requests, or lets them hold their units, or \
@@ -164,12 +164,12 @@ impl LimiterError {
         Self::cannot(reason)
     }
 
-    /// The error of a layer that has no policy of this name.
+    /// The error if the layer does not have a policy with this name.
     pub(crate) fn unknown_policy(name: &str) -> Self {
         Self::with_kind(AnswerKind::UnknownPolicy, format!("no policy of this layer is named `{name}`"))
     }
 
-    /// The error of a policy that cannot have the key that it was asked for.
+    /// The error for a policy that cannot have the key that it was asked for.
     pub(crate) fn no_key(policy: &str, problem: &dyn fmt::Display) -> Self {
         Self::with_kind(AnswerKind::NoKey, format!("policy `{policy}`: {problem}"))
     }
@@ -181,13 +181,13 @@ impl LimiterError {
         self.0.kind == AnswerKind::Unsupported
     }
 
-    /// Whether the layer has no policy of the name that it was asked for.
+    /// Whether the layer does not have a policy with the requested name.
     #[must_use]
     pub fn is_unknown_policy(&self) -> bool {
         self.0.kind == AnswerKind::UnknownPolicy
     }
 
-    /// Whether the policy cannot have the key that it was asked for. The message says what its keys are.
+    /// Whether the policy cannot have the key that it was asked for. The message describes its keys.
     #[must_use]
     pub fn is_no_key(&self) -> bool {
         self.0.kind == AnswerKind::NoKey
@@ -199,8 +199,8 @@ impl LimiterError {
         self.0.kind == AnswerKind::Closed
     }
 
-    /// Sets the underlying error. If the message ends with the text of that, it is cut there: a report that prints an
-    /// error with its sources would print it twice.
+    /// Sets the underlying error. If the message ends with that error's text, the text is cut off, because a report
+    /// that prints an error with its sources would print it twice.
     #[must_use]
     pub fn with_source(self, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         let (AnswerFailure { reason, kind, .. }, source) = (&*self.0, source.into());
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_does_not_repeat_its_source() {
+    fn errors_do_not_repeat_their_sources() {
         let chain =
             |message: &str, source: &'static str| format!("{:#}", LimiterError::new(message).with_source(source));
         assert_eq!(chain("timed out", "timed out"), "the limiter cannot decide: timed out");

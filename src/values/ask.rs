@@ -42,7 +42,7 @@ pub struct Ask<'a> {
 }
 
 impl<'a> Ask<'a> {
-    /// Asks to charge `cost` units to `key`, if all of them are admitted. A cost of zero charges nothing and is always
+    /// Asks to charge `cost` units to `key`, if all are admitted. A cost of zero charges nothing and is always
     /// admitted.
     pub const fn charge(key: &'a PartitionKey, cost: u64) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl<'a> Ask<'a> {
         Self::charge(key, cost).to(Mode::Peek)
     }
 
-    /// Asks to clear the debt of the key.
+    /// Asks to clear the key's debt.
     pub const fn reset(key: &'a PartitionKey) -> Self {
         Self::charge(key, 0).to(Mode::Reset)
     }
@@ -93,7 +93,7 @@ impl<'a> Ask<'a> {
         Self { now: Some(now), ..self }
     }
 
-    /// Asks under a quota of the key's own (`None`: under the limiter's), which the limiter enforces for this question.
+    /// Asks under the key's own quota (`None`: under the limiter's), which the limiter enforces for this question.
     ///
     /// The key keeps its used units when its quota changes, as after a [live change](crate::Limiter::inherit): the
     /// first question under another quota converts it, even if it is a peek or is rejected (on Redis: the first charge,
@@ -121,21 +121,21 @@ impl<'a> Ask<'a> {
         Self { quota, ..self }
     }
 
-    /// Asks under a window of the key's own (`None`: under the limiter's), with its limit, period, zone and anchor.
+    /// Asks under the key's own window (`None`: under the limiter's), with its limit, period, zone and anchor.
     ///
     /// The units that the key has used in its present window count in the present window of the new calendar, as after
-    /// a live change of a [`CalendarWindow`](crate::CalendarWindow#windows-of-the-keys-own). For limiters with windows
-    /// of the calendar that [take quotas](crate::limiter::Description::takes_quotas).
+    /// a [`CalendarWindow`](crate::CalendarWindow#windows-of-the-keys-own) changes live. For limiters with calendar
+    /// windows that [take quotas](crate::limiter::Description::takes_quotas).
     /// [`Policy::window_fn`](crate::Policy::window_fn) asks so.
     #[cfg(feature = "calendar")]
     pub fn in_window(self, window: Option<&crate::CalendarWindow>) -> Self {
         self.under(window.map(crate::CalendarWindow::own_quota))
     }
 
-    /// Asks under a limit in flight of the key's own (`None`: under the limiter's). A limit of 0
+    /// Asks under the key's own limit in flight (`None`: under the limiter's). A limit of 0
     /// [suspends](Quota::suspended) the key.
     ///
-    /// For limits of requests in flight that [take quotas](crate::limiter::Description::takes_quotas).
+    /// For limiters that limit requests in flight and [take quotas](crate::limiter::Description::takes_quotas).
     /// [`Policy::limit_fn`](crate::Policy::limit_fn) asks so.
     pub const fn limited_to(self, limit: Option<u64>) -> Self {
         match limit {
@@ -154,20 +154,21 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// Sets the class of the request, [`Priority::Normal`] unless set. Only limiters that
+    /// Sets the request's class, [`Priority::Normal`] unless set. Only limiters that
     /// [shed](crate::limiter::Description::shedding) look at it.
     pub const fn prioritized(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
 
-    /// Sets the weight of the key, one unless set: of requests that wait in a limiter that
-    /// [sheds](crate::limiter::Description::shedding), a key of weight 3 has three times the share of a key of weight
-    /// 1.
+    /// Sets the key's weight, one unless set. While requests wait in a limiter that
+    /// [sheds](crate::limiter::Description::shedding), a key with weight 3 has three times the share of a key with
+    /// weight 1.
     pub const fn weighing(self, weight: NonZeroU32) -> Self {
         Self { weight, ..self }
     }
 
-    /// Asks under the quota of the key's last question, if the limiter knows it, and else under the limiter's own.
+    /// Asks under the quota from the key's last question, if the limiter knows it, and otherwise under the limiter's
+    /// own.
     pub(crate) const fn keeping_quota(self) -> Self {
         Self { keeps_quota: true, ..self }
     }
@@ -190,14 +191,14 @@ impl<'a> Ask<'a> {
         self.mode
     }
 
-    /// The quota of the key; `None` for the limiter's own.
+    /// The key's quota; `None` for the limiter's own.
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
     }
 
-    /// The limit of the key: of its [quota](Self::under), its [window](Self::in_window) or its requests [in
-    /// flight](Self::limited_to), which may be 0; `None` for the limiter's own.
+    /// The key's limit: from its [quota](Self::under), its [window](Self::in_window) or its requests [in
+    /// flight](Self::limited_to). It may be 0; `None` for the limiter's own.
     #[must_use]
     pub const fn limit(&self) -> Option<u64> {
         match self.quota {
@@ -206,13 +207,13 @@ impl<'a> Ask<'a> {
         }
     }
 
-    /// The class of the request.
+    /// The request's class.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         self.priority
     }
 
-    /// The weight of the key.
+    /// The key's weight.
     #[must_use]
     pub const fn weight(&self) -> NonZeroU32 {
         self.weight
@@ -240,19 +241,19 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// The use that an [`Ask`] makes of its units.
+/// How an [`Ask`] uses its units.
 ///
 /// Every limiter answers [`Charge`](Self::Charge). Another mode is asked only if the limiter's
 /// [`Description`](crate::limiter::Description) lists it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
-    /// Charges the units if all of them are admitted. A limiter that [delays](crate::limiter::Description::delaying)
-    /// may have the request wait for its turn.
+    /// Charges the units if all are admitted. A limiter that [delays](crate::limiter::Description::delaying) may have
+    /// the request wait for its turn.
     #[default]
     Charge,
     /// Returns the decision that [`Charge`](Self::Charge) would make, and charges nothing. A limiter that has to call a
-    /// server may answer [`Answer::Pending`](crate::limiter::Answer::Pending); the precheck of several policies does
+    /// server may answer [`Answer::Pending`](crate::limiter::Answer::Pending); a precheck with several policies does
     /// not wait for it.
     Peek,
     /// Charges like [`Charge`](Self::Charge), for a request that passes with any answer. So it never waits for a turn.
@@ -262,13 +263,13 @@ pub enum Mode {
     UpTo,
     /// Charges in this process alone, in place of a decision that failed.
     Fallback,
-    /// Clears the debt of the key, and answers as to a request of cost 0 after that. In memory, a charge from before
-    /// the reset is not refunded after it.
+    /// Clears the key's debt, and then answers as to a request with cost 0. In memory, a charge from before the reset
+    /// is not refunded after it.
     Reset,
 }
 
-/// The clock reading that all policies of a request share, if they use the same clock. It is read once, by the first
-/// policy, so that all of them decide at one instant.
+/// The clock reading that a request's policies share, if they use the same clock. The first policy reads it, so that
+/// all decide at one instant.
 ///
 /// # Precondition
 ///
@@ -276,9 +277,9 @@ pub enum Mode {
 /// concurrently. If two threads asked at once, with clocks *A* and *B*, this could happen:
 ///
 /// 1. Both find that nothing is read yet, and each reads its own clock.
-/// 2. The first stores its reading, then the id of *A*.
-/// 3. The second stores its own reading over the first, and is descheduled before it stores the id of *B*.
-/// 4. A third question on *A* finds the id of *A*, and takes the reading of *B* for one of *A*.
+/// 2. The first stores its reading, then *A*'s id.
+/// 3. The second stores its own reading over the first, and is descheduled before it stores *B*'s id.
+/// 4. A third question on *A* finds *A*'s id, and takes *B*'s reading for *A*'s.
 ///
 /// The third question is then decided at a wrong instant. With one clock alone, two questions may be decided at two
 /// instants, and nothing else goes wrong.
@@ -305,8 +306,8 @@ impl Now {
         }
         let now = clock.now();
         // By the precondition, no other thread writes between the load and these stores. The id is stored with release,
-        // after the nanoseconds: a thread to which the request moves and that acquires the id reads the nanoseconds of
-        // that clock.
+        // after the nanoseconds: a thread to which the request moves and that acquires the id reads that clock's
+        // nanoseconds.
         if read == 0 {
             self.nanos.store(now.as_nanos(), Ordering::Relaxed);
             self.clock.store(id.get(), Ordering::Release);
@@ -321,7 +322,7 @@ mod tests {
     use crate::values::time::ManualClock;
 
     #[test]
-    fn all_asks_of_one_request_see_one_instant() {
+    fn one_request_sees_one_instant() {
         let clock = ManualClock::new();
         let other = ManualClock::new();
         let key = "a".into();
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn within_sets_the_patience_and_nothing_else() {
+    fn within_sets_only_the_patience() {
         let key = "a".into();
         let ask = Ask::peek(&key, 3).within(Some(Duration::from_secs(2)));
         assert_eq!((ask.patience(), ask.cost(), ask.mode()), (Some(Duration::from_secs(2)), 3, Mode::Peek));
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn costing_sets_the_cost_and_nothing_else() {
+    fn costing_sets_only_the_cost() {
         let clock = ManualClock::new();
         let key = "a".into();
         let now = Now::new();

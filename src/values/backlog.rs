@@ -1,9 +1,9 @@
-//! The waiters of a limiter.
+//! A limiter's waiters.
 
 use std::time::Duration;
 
-/// The number of waiters of a limiter that [delays](crate::limiter::Description::delaying), over all keys, and the time
-/// until the next of them departs. For gauges: it may be outdated when it is read.
+/// The number of requests that wait in a limiter that [delays](crate::limiter::Description::delaying), over all keys,
+/// and the time until the next one departs. For gauges: it may be outdated when you read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backlog {
     waiting: usize,
@@ -11,7 +11,7 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// A backlog of `waiting` waiters; the next departs after `next_release` (`None`: nobody waits, or the time is
+    /// A backlog with `waiting` waiters; the next departs after `next_release` (`None`: nobody waits, or the time is
     /// unknown).
     #[must_use]
     pub const fn new(waiting: usize, next_release: Option<Duration>) -> Self {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// How the bans of a key grow: each repetition is a multiple of the ban before it, up to a longest one, until no ban
-/// was repeated for a time. Made by [`Penalty::growing`](crate::Penalty::growing).
+/// How a key's bans grow: each repetition is a multiple of the ban before it, up to a longest ban, until the key was
+/// not banned again for a time. Made by [`Penalty::growing`](crate::Penalty::growing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BanGrowth {
     first: Duration,
@@ -12,7 +12,8 @@ pub struct BanGrowth {
     forgotten_after: Duration,
 }
 
-/// So many repetitions reach the longest ban: a factor is 2 at least, and a time has less than 2^94 nanoseconds.
+/// Enough repetitions to reach the longest ban, because a factor is at least 2, and a time has less than 2^94
+/// nanoseconds.
 const MOST_REPETITIONS: u32 = 94;
 
 impl BanGrowth {
@@ -24,7 +25,7 @@ impl BanGrowth {
         Self { forgotten_after, ..self }
     }
 
-    /// The ban of a key that was never banned, or whose bans are forgotten.
+    /// The ban for a key that was never banned, or whose bans are forgotten.
     #[must_use]
     pub const fn first(&self) -> Duration {
         self.first
@@ -42,19 +43,19 @@ impl BanGrowth {
         self.most
     }
 
-    /// The time from the end of a ban after which the key's bans are forgotten, unless another one begins before.
+    /// The time after a ban's end until the key's bans are forgotten, unless another one begins before.
     #[must_use]
     pub const fn forgotten_after(&self) -> Duration {
         self.forgotten_after
     }
 
-    /// The ban of a key that was banned `before` times, none of which is forgotten.
+    /// The ban for a key with `before` earlier bans that are not forgotten.
     #[must_use]
     pub fn ban_after(&self, before: u32) -> Duration {
         (0..before.min(MOST_REPETITIONS)).fold(self.first, |span, _| span.saturating_mul(self.factor).min(self.most))
     }
 
-    /// The number of bans after which a key is banned for as long as `span`, which a server may have rounded up.
+    /// The number of earlier bans that leads to a ban as long as `span`, which a server may have rounded up.
     pub(crate) fn bans_before(&self, span: Duration) -> u32 {
         let is_reached = |before: &u32| self.ban_after(*before).saturating_add(Duration::from_micros(1)) > span;
         (0..MOST_REPETITIONS).find(is_reached).unwrap_or(MOST_REPETITIONS)
@@ -68,7 +69,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn each_repetition_is_longer_up_to_the_longest() {
+    fn repetitions_grow_up_to_the_longest() {
         let growth = BanGrowth::new(MINUTE, 3, 20 * MINUTE);
         let minutes = [0, 1, 2, 3, 9, u32::MAX].map(|before| growth.ban_after(before).as_secs() / 60);
         assert_eq!(minutes, [1, 3, 9, 20, 20, 20]);
@@ -78,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_bans_follows_from_the_length_of_the_last() {
+    fn the_last_length_gives_the_count() {
         let growth = BanGrowth::new(MINUTE, 3, 20 * MINUTE);
         for (span, before) in [(MINUTE / 2, 0), (MINUTE, 0), (2 * MINUTE, 1), (9 * MINUTE, 2), (20 * MINUTE, 3)] {
             assert_eq!(growth.bans_before(span), before);

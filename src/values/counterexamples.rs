@@ -1,4 +1,4 @@
-//! The counterexamples of the proofs: inputs for which a broken variant of a function returns something else than the
+//! Counterexamples from the proofs: inputs for which a function's broken variant returns something else than the
 //! function. Tests beside each function feed them to it.
 
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 /// `verify/proofs/README.md` describes it, and `scripts/ci/prove --update` writes it.
 const FILE: &str = include_str!("../../verify/proofs/counterexamples.json");
 
-/// One of a function that a lemma speaks of.
+/// One counterexample, for a function that a lemma is about.
 pub(crate) struct Counterexample {
     entry: Map<String, Value>,
 }
@@ -23,7 +23,7 @@ impl Counterexample {
         if self.part("inputs").contains_key(input) { self.number(input) } else { default }
     }
 
-    /// Compares the result of a function with the result of its formula.
+    /// Compares a function's results with its formula's.
     fn check(&self, results: &[(&str, u128)]) {
         for (name, right) in self.part("right") {
             let Some((_, result)) = results.iter().find(|(result, _)| result == name) else {
@@ -45,7 +45,7 @@ impl std::fmt::Debug for Counterexample {
 }
 
 /// Feeds each counterexample for a function to `results`, which returns the function's results for the inputs: by name,
-/// all that the lemmas know of. A boolean is zero or one.
+/// all results that the lemmas mention. A boolean is zero or one.
 pub(crate) fn each<const N: usize>(function: &str, results: impl Fn(&Counterexample) -> [(&'static str, u128); N]) {
     let entries: Vec<Map<String, Value>> = serde_json::from_str(FILE).expect("an array of objects");
     let mut count = 0;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::values::time::Timestamp;
 use crate::values::{LimiterError, Quota};
 
-/// Units that are added to a key of a [`Balance`](crate::Balance): a lot, which a customer has bought, say.
+/// Units that are added to a key in a [`Balance`](crate::Balance), for example because a customer has bought them.
 ///
 /// ```
 /// use std::time::Duration;
@@ -22,7 +22,7 @@ pub struct Credit {
     pub(crate) reference: Option<String>,
 }
 
-/// When the units of a credit expire.
+/// When a credit's units expire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a store knows all of them")]
 pub enum CreditExpiry {
@@ -46,17 +46,16 @@ impl Credit {
     }
 
     /// Lets the units expire at this instant, rounded up to a millisecond. Credits that expire at the same instant
-    /// become one lot. So for many small credits, choose the end of a day or of a month.
+    /// become one lot. So for many small credits, choose the end of a day or a month.
     pub fn expires_at(self, at: SystemTime) -> Self {
         Self { expiry: CreditExpiry::At(at), ..self }
     }
 
-    /// Names what the units are for, such as a payment: a later credit of the key with the same reference does
-    /// nothing, whatever its units are. From 1 to 200 bytes, without control characters.
+    /// Names the reason for the units, such as a payment. A later credit to the key with the same reference does
+    /// nothing, even if its units differ. From 1 to 200 bytes, without control characters.
     ///
-    /// A reference is known for seven days, and for as long as the units that it added can be used, if that is longer
-    /// (of units that never expire: seven days). Credits and [charges](crate::limiter::Debit) by hand have separate
-    /// references.
+    /// A reference is known for seven days, and longer if the units that it added expire later (if they never expire:
+    /// seven days). Credits and [charges](crate::limiter::Debit) by hand have separate references.
     pub fn reference(self, reference: impl Into<String>) -> Self {
         Self { reference: Some(reference.into()), ..self }
     }
@@ -67,7 +66,7 @@ impl Credit {
     }
 }
 
-/// Units that are [charged by hand](crate::LimitsHandle::charge), also beyond the limit. A number of units is one.
+/// Units that are [charged by hand](crate::LimitsHandle::charge), also beyond the limit. A plain number converts to it.
 ///
 /// ```
 /// use tower_sluice::limiter::Debit;
@@ -88,8 +87,8 @@ impl Debit {
         Self { units, reference: None }
     }
 
-    /// Names what the units were used for, as for a [credit](Credit::reference): a later charge by hand of the key with
-    /// the same reference does nothing, for seven days.
+    /// Names the reason for the charge, as for a [credit](Credit::reference). For seven days, a later charge by hand to
+    /// the key with the same reference does nothing.
     pub fn reference(self, reference: impl Into<String>) -> Self {
         Self { reference: Some(reference.into()), ..self }
     }
@@ -109,7 +108,7 @@ impl From<u64> for Debit {
 /// For how long a reference is known at least.
 pub const REFERENCE_KEPT: Duration = Duration::from_secs(7 * 86_400);
 
-/// The greatest length of a reference, in bytes.
+/// A reference's greatest length, in bytes.
 const LONGEST_REFERENCE: usize = 200;
 
 fn check(units: u64, reference: Option<&str>) -> Result<(), LimiterError> {
@@ -128,7 +127,7 @@ fn check(units: u64, reference: Option<&str>) -> Result<(), LimiterError> {
     Ok(())
 }
 
-/// The end of a lot: a whole millisecond since the Unix epoch, up to the year 2248.
+/// A lot's end: a whole millisecond since the Unix epoch, up to the year 2248.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Expiry(u64);
 
@@ -141,12 +140,12 @@ impl Expiry {
     /// Later than any other.
     pub const NEVER: Self = Self((1 << Self::BITS) - 1);
 
-    /// The end of the last millisecond that has begun at `instant`, rounded up. Times after the year 2248 are cut.
+    /// Rounds `instant` up to a millisecond. Times after the year 2248 are cut.
     pub(crate) fn at(instant: Timestamp) -> Self {
         Self::from_millis(instant.as_nanos().div_ceil(NANOS_PER_MILLI))
     }
 
-    /// That millisecond since the Unix epoch. [`NEVER`](Self::NEVER) if it is later than the year 2248.
+    /// This millisecond since the Unix epoch. [`NEVER`](Self::NEVER) if it is later than the year 2248.
     pub fn from_millis(millis: u64) -> Self {
         Self(millis.min(Self::NEVER.0))
     }
@@ -169,7 +168,7 @@ impl Expiry {
 }
 
 impl CreditExpiry {
-    /// The end of units that are added at `now`, on a clock that counts from the Unix epoch.
+    /// When units that are added at `now` expire, on a clock that counts from the Unix epoch.
     pub(crate) fn from(self, now: Timestamp) -> Expiry {
         match self {
             Self::Never => Expiry::NEVER,
@@ -180,11 +179,11 @@ impl CreditExpiry {
         }
     }
 
-    /// Until when the reference of units that are added at `now` is known: as long as they can be used, and
+    /// Until when the reference for units that are added at `now` is known: until they expire, and for
     /// [`REFERENCE_KEPT`] at least.
     pub(crate) fn reference_until(self, now: Timestamp) -> Timestamp {
         let until = now.saturating_add(REFERENCE_KEPT);
-        // Of units that never expire, the reference need not be known for ever.
+        // If units never expire, their reference need not be known for ever.
         if self == Self::Never { until } else { until.max(self.from(now).instant()) }
     }
 }
@@ -193,8 +192,9 @@ impl CreditExpiry {
 mod tests {
     use super::*;
 
+    /// A lot is over from the first nanosecond of its millisecond on.
     #[test]
-    fn an_expiry_is_rounded_up_to_a_millisecond_and_over_from_its_first_nanosecond_on() {
+    fn expiries_are_rounded_up_to_milliseconds() {
         let now = Timestamp::from_nanos(5_000_001);
         let expiry = CreditExpiry::In(Duration::from_nanos(999_999)).from(now);
         assert_eq!(expiry.instant(), Timestamp::from_nanos(6_000_000), "exactly");

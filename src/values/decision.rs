@@ -23,15 +23,15 @@ use crate::values::{Exception, Receipt, Shape, Terms};
 pub struct Decision {
     receipt: Receipt,
     /// The time until the same request is admitted (if rejected), or until one unit is available (if admitted; zero if
-    /// that is unknown, or if one is available now). In units of 1/`per` nanosecond, like `reset`: most decisions are
-    /// made without a division, which the getters do.
+    /// that is unknown, or if one is available now). In units of 1/`per` nanosecond, like `reset`, so that most
+    /// decisions need no division: the getters divide.
     wait: u64,
     /// The time until the key owes nothing.
     reset: u64,
     per: NonZeroU64,
     limit: Limit,
     remaining: Remaining,
-    /// The lowest 32 bits of the delay; `limit` and `remaining` have the others.
+    /// The delay's lowest 32 bits; `limit` and `remaining` have the others.
     delay_low: u32,
 }
 
@@ -88,14 +88,13 @@ const fn millis_ceil(span: Duration) -> u64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Outcome {
-    /// The request passes and has been charged. (Of a [peek](crate::limiter::Mode::Peek): it would pass. In the
-    /// verdict on a request that another policy rejected: it would have passed, and was not charged.)
+    /// The request passes and has been charged. After a [peek](crate::limiter::Mode::Peek), it would pass. In the
+    /// verdict on a request that another policy rejected, it would have passed, and this policy did not charge it.
     Allow,
     /// The request is rejected and was not charged.
     Reject {
-        /// The exact time after which the same request is admitted if no other request of the
-        /// key is charged until then; `None` if no wait helps, as for a cost that never fits, or if the time is
-        /// [not known](Decision::is_until_released).
+        /// The exact time after which the same request is admitted if the key isn't charged until then; `None` if no
+        /// wait helps, as for a cost that never fits, or if the time is [not known](Decision::is_until_released).
         retry_after: Option<Duration>,
     },
 }
@@ -108,18 +107,18 @@ impl Decision {
         Some(self.remaining().min(cost)).filter(|left| *left > 0 && !self.is_allowed())
     }
 
-    /// Whether this rejection by a limiter that [sheds](crate::limiter::Description::sheds) is due to the load of the
-    /// server: the key is not banned, and the request does not cost more than is ever admitted.
+    /// Whether this rejection by a limiter that [sheds](crate::limiter::Description::sheds) is due to the server's
+    /// load, and not to a ban or to a cost above the maximum.
     pub(crate) fn is_shed(&self) -> bool {
         matches!(self.limit.kind(), OutcomeKind::Reject | OutcomeKind::UntilReleased) && self.ban().is_none()
     }
 
-    /// The ban of the key, if it is banned: on a server, or by hand.
+    /// The key's ban, if it is banned: on a server, or by hand.
     pub(crate) fn ban(&self) -> Option<Exception> {
         self.receipt.exception().filter(|exception| exception.is_ban)
     }
 
-    /// The allowance of the key, if it is allowed by hand.
+    /// The key's allowance, if it is allowed by hand.
     pub(crate) fn allowance(&self) -> Option<Exception> {
         self.receipt.exception().filter(|exception| !exception.is_ban)
     }
@@ -129,14 +128,14 @@ impl Decision {
         self.banned_for(ban.left).with_receipt(Receipt::for_exception(ban))
     }
 
-    /// The decision on a key that is only looked at, as that on a request of one unit: if none is left, rejected until
-    /// the next one, if that is known.
+    /// Turns a peek of cost 0 into the decision on one unit: if zero are left and the time until the next one is known,
+    /// a rejection until then.
     pub(crate) fn until_next(self) -> Self {
         let rejected = |next| Self::reject(self.limit(), 0, Some(next)).with_reset_after(self.reset_after());
         self.next_after().filter(|_| self.remaining() == 0).map_or(self, rejected)
     }
 
-    /// The decision for a key that is allowed by hand: it has a full budget of `limit` units, and is not charged.
+    /// The decision for a key that is allowed by hand: its budget is full (`limit` units), and it isn't charged.
     pub(crate) fn allowed(limit: u64, allowance: &Exception) -> Self {
         Self::allow(limit, limit).with_receipt(Receipt::for_exception(allowance))
     }
@@ -153,8 +152,8 @@ impl Decision {
         Self::reject(self.limit(), 0, wait).with_reset_after(self.reset_after().max(left))
     }
 
-    /// The decision for a key that owes something beside its limiter's charges: at most `left` units are left. If none
-    /// are, the next one comes after the time `next`. The key owes nothing any more after `paid_in`.
+    /// The decision for a key that owes something beside its limiter's charges: at most `left` units are left. If that
+    /// is zero, the next unit comes after the time `next`. The key owes nothing after `paid_in`.
     pub(crate) fn leaving_at_most(mut self, left: u64, next: Duration, paid_in: Duration) -> Self {
         // `None`: the limiter has nothing left, and its next unit follows from its reset.
         let limiter_next = if self.remaining() > 0 { Some(Duration::ZERO) } else { self.next_after() };
@@ -166,7 +165,7 @@ impl Decision {
         }
     }
 
-    /// Shortens the wait of a rejection to at most `most`.
+    /// Shortens a rejection's wait to at most `most`.
     pub(crate) fn wait_at_most(self, most: Duration) -> Self {
         match self.limit.kind() {
             OutcomeKind::Reject => self.waiting(DeferredTime::Whole(self.waits().min(most))),
@@ -174,11 +173,11 @@ impl Decision {
         }
     }
 
-    /// The decision if `cost` had been charged in place of `charged`. Exact, except that the reset of a bucket may be a
-    /// nanosecond off and the reset of a window too late, by a window at most; and if a greater cost takes the last
-    /// unit, the time until the next one is unknown.
+    /// The decision if `cost` had been charged in place of `charged`. Exact, with three exceptions: a bucket's reset
+    /// may be a nanosecond off, a window's reset may be late by at most one window, and if a greater cost takes the
+    /// last unit, the time until the next one is unknown.
     pub(crate) fn recharged(mut self, charged: u64, cost: u64, terms: Option<Terms>) -> Self {
-        // Below 2^65, so that a cost of any size is subtracted exactly.
+        // Below 2^65, so that any cost is subtracted exactly.
         let remaining = (u128::from(self.remaining()) + u128::from(charged)).saturating_sub(cost.into());
         let remaining = u64::try_from(remaining).map_or(self.limit(), |remaining| remaining.min(self.limit()));
         self.remaining = self.remaining.with_units(remaining);
@@ -191,7 +190,7 @@ impl Decision {
         }
         let restored = terms.and_then(|terms| Some((terms.shape()?, terms.quota()?)));
         let reset = match restored {
-            // The window ends at the same time for any use of it.
+            // A calendar window ends at the same time, however much of it is used.
             Some((Shape::CalendarWindow, _)) => self.reset_after(),
             _ if remaining == self.limit() => Duration::ZERO,
             Some((Shape::Bucket, quota)) => {
@@ -221,19 +220,19 @@ impl Decision {
         Self::admit(at_most_max(limit), at_most_max(remaining))
     }
 
-    /// Rejects a request of a key whose quota is [suspended](crate::Quota::suspended): there are no units, and no wait
+    /// Rejects a request whose key has a [suspended](crate::Quota::suspended) quota: there are no units, and no wait
     /// helps.
     pub const fn suspended() -> Self {
         Self::never(0, 0).with_receipt(Receipt::SUSPENDED)
     }
 
-    /// Whether the request is rejected since the quota of its key is [suspended](crate::Quota::suspended).
+    /// Whether the request is rejected because its key's quota is [suspended](crate::Quota::suspended).
     #[must_use]
     pub const fn is_suspended(&self) -> bool {
         self.receipt.is_suspended()
     }
 
-    /// [`allow`](Self::allow), for numbers of a quota.
+    /// [`allow`](Self::allow), for numbers from a quota, which need no cut.
     #[inline(always)]
     pub(crate) const fn admit(limit: u64, remaining: u64) -> Self {
         Self::new(OutcomeKind::Allow, limit, remaining)
@@ -249,19 +248,19 @@ impl Decision {
         }
     }
 
-    /// Rejects, with any wait. For numbers of a quota.
+    /// Rejects, with any wait. For numbers from a quota.
     #[inline(always)]
     pub(crate) const fn never(limit: u64, remaining: u64) -> Self {
         Self::new(OutcomeKind::Never, limit, remaining)
     }
 
-    /// Rejects until units are released that other requests of the key hold, with `remaining` of `limit` units left.
-    /// When that will be is not known, so there is no time to retry after.
+    /// Rejects until the key's other requests release units, with `remaining` of `limit` units left. We can't know when
+    /// that will be, so there is no time to retry after.
     pub const fn reject_until_released(limit: u64, remaining: u64) -> Self {
         Self::new(OutcomeKind::UntilReleased, at_most_max(limit), at_most_max(remaining))
     }
 
-    /// Rejects for a time that may be an undivided quotient. For numbers of a quota.
+    /// Rejects for a time that may be an undivided quotient. For numbers from a quota.
     #[inline(always)]
     pub(crate) const fn reject_for(limit: u64, remaining: u64, wait: DeferredTime) -> Self {
         Self::new(OutcomeKind::Reject, limit, remaining).waiting(wait)
@@ -274,7 +273,8 @@ impl Decision {
         Self { receipt: Receipt::NONE, wait: 0, reset: 0, per: NonZeroU64::MIN, limit, remaining, delay_low: 0 }
     }
 
-    // This and `with_reset_span` change fields one by one: a decision that is passed on and returned would be copied.
+    // This and `with_reset_span` change fields one by one, because a decision that is passed on and returned would be
+    // copied.
     #[inline(always)]
     const fn waiting(mut self, wait: DeferredTime) -> Self {
         let Some((owed, per)) = wait.parts() else {
@@ -343,8 +343,8 @@ impl Decision {
         }
     }
 
-    /// Sets the time until one unit is available, for an admission that leaves zero units: of a request of cost 0, and
-    /// of a sliding window. Of a charge to a bucket or a fixed window, it follows from the terms.
+    /// Sets the time until one unit is available, for an admission that leaves zero units. Set it for a request with
+    /// cost 0, and for a sliding window. After a charge to a bucket or a fixed window, it follows from the terms.
     pub const fn with_next_after(self, next_after: Duration) -> Self {
         self.with_next_span(DeferredTime::Whole(next_after))
     }
@@ -401,7 +401,7 @@ impl Decision {
         }
     }
 
-    /// Whether this is a rejection until other requests of the key are over, at a time that is not known.
+    /// Whether this is a rejection until the key's other requests end, at a time that is not known.
     #[must_use]
     pub const fn is_until_released(&self) -> bool {
         matches!(self.limit.kind(), OutcomeKind::UntilReleased)
@@ -427,8 +427,7 @@ impl Decision {
         self.remaining.units()
     }
 
-    /// The time until the key is as if it had never been seen. Of a window of the calendar, always the time until it
-    /// ends.
+    /// The time until the key is as if it had never been seen. For a calendar window, always the time until it ends.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.span(self.reset, self.remaining.has(RESET_COARSE))
@@ -493,8 +492,9 @@ mod tests {
     use super::*;
     use crate::values::Quota;
 
+    /// Shorter times are nanoseconds.
     #[test]
-    fn times_are_kept_in_nanoseconds_and_above_584_years_in_milliseconds() {
+    fn times_above_584_years_are_milliseconds() {
         let longest = Duration::from_nanos(u64::MAX);
         let longer = longest + Duration::from_nanos(1);
         let ceil = Duration::from_millis(u64::MAX / 1_000_000 + 1);
@@ -542,8 +542,9 @@ mod tests {
         assert_eq!(Decision::allow(9, 9).recharged(0, u64::MAX, None).remaining(), 0);
     }
 
+    /// The wait and the reset may have different divisors.
     #[test]
-    fn quotients_of_two_units_are_rounded_up_to_nanoseconds() {
+    fn quotients_are_rounded_up_to_nanoseconds() {
         let per = |per| NonZeroU64::new(per).unwrap();
         let reset = DeferredTime::Quotient { owed: 10, per: per(4) };
         for (wait, nanos) in [
@@ -559,9 +560,9 @@ mod tests {
         }
     }
 
-    /// The wait for one unit was kept, although the refund had made some available.
+    /// A bug kept the wait for one unit, although the refund had made some available.
     #[test]
-    fn a_recharge_that_leaves_units_needs_no_wait_for_one() {
+    fn units_left_after_recharging_need_no_wait() {
         let second = Duration::from_secs(1);
         let used_up = Decision::allow(5, 0).with_next_after(second);
         assert_eq!(used_up.recharged(2, 2, None).next_after(), Some(second));
@@ -571,9 +572,9 @@ mod tests {
         assert_eq!(rejected.recharged(2, 0, None).retry_after(), Some(second));
     }
 
-    /// The reset was the reset of the key without the charge, which may be at once.
+    /// A bug kept the key's reset from before the charge, which may be at once.
     #[test]
-    fn a_window_that_is_charged_later_is_reset_no_earlier_than_its_charge() {
+    fn a_greater_recharge_extends_a_windows_reset() {
         let second = Duration::from_secs(1);
         let quota = crate::values::Quota::per(5, 10 * second);
         let reset = |terms, before: u32, charged, cost| {

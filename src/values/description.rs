@@ -79,26 +79,26 @@ impl Description {
     }
 
     /// Declares that requests hold their units until they are over. A layer then [refunds](crate::Limiter::refund) each
-    /// charge when the body of the response has ended, has failed or was dropped, or when the request ends without a
-    /// response. Each receipt is refunded once, also if the policies are changed meanwhile.
+    /// charge when the response body has ended, has failed or was dropped, or when the request ends without a response.
+    /// Each receipt is refunded once, also if the policies are changed meanwhile.
     pub const fn holding(mut self) -> Self {
         self.holds = true;
         self
     }
 
-    /// Declares that a rejection is the server's fault, and not the client's: it is overloaded. A layer then answers
-    /// 503 in place of 429 (in gRPC UNAVAILABLE), the wait of a rejection is an estimate, and no client is banned for
-    /// rejections. Policies of such a limiter may have a [`priority_fn`](crate::Policy::priority_fn) and a
+    /// Declares that a rejection is the server's fault, and not the client's, because the server is overloaded. A layer
+    /// then answers 503 in place of 429 (in gRPC UNAVAILABLE), the wait of a rejection is an estimate, and no client is
+    /// banned for rejections. Policies with such a limiter may have a [`priority_fn`](crate::Policy::priority_fn) and a
     /// [`weight_fn`](crate::Policy::weight_fn).
     pub const fn shedding(mut self) -> Self {
         self.sheds = true;
         self
     }
 
-    /// Declares that the limiter decides [under quotas](crate::limiter::Ask::under) of the keys' own, so that a policy
-    /// may have a [`quota_fn`](crate::Policy::quota_fn), or, by the terms of the limiter, a `window_fn` or a
-    /// [`limit_fn`](crate::Policy::limit_fn). Under a [suspended](crate::Quota::suspended) one, whose
-    /// limit and period are zero, it answers [`Decision::suspended`](crate::Decision::suspended).
+    /// Declares that the limiter decides [under the keys' own quotas](crate::limiter::Ask::under), so that a policy may
+    /// have a [`quota_fn`](crate::Policy::quota_fn), or, depending on the limiter's terms, a `window_fn` or a
+    /// [`limit_fn`](crate::Policy::limit_fn). Under a [suspended](crate::Quota::suspended) one, whose limit and period
+    /// are zero, it answers [`Decision::suspended`](crate::Decision::suspended).
     pub const fn taking_quotas(mut self) -> Self {
         self.takes_quotas = true;
         self
@@ -118,7 +118,7 @@ impl Description {
         self
     }
 
-    /// Hands the states of keys on to heirs.
+    /// Hands key states on to heirs.
     pub(crate) fn keeping_states(mut self, limiter: impl KeepsStates) -> Self {
         self.states = Some(Arc::new(limiter));
         self
@@ -155,26 +155,26 @@ impl Description {
         self
     }
 
-    /// Declares that the limiter watches the bodies of responses. A function, since limiters that inherit share a
+    /// Declares that the limiter watches response bodies. Takes a function, because limiters that inherit share a
     /// watcher that they do not have when they are described.
     pub(crate) const fn watching_bodies(mut self, find: FindWatcher) -> Self {
         self.find_watcher = Some(find);
         self
     }
 
-    /// The watcher of the bodies of responses, if `limiter`, which has this description, has one.
+    /// The watcher for response bodies, if `limiter`, which has this description, has one.
     pub(crate) fn watcher_of(&self, limiter: &dyn Any) -> Option<Arc<dyn WatchesBodies>> {
         (self.find_watcher?)(limiter)
     }
 
-    /// Declares that the limiter sheds each request at times. A function, as for
-    /// [bodies](Self::watching_bodies).
+    /// Declares that the limiter sheds each request at times. Takes a function for the same reason as
+    /// [`watching_bodies`](Self::watching_bodies).
     pub(crate) const fn shedding_anybody(mut self, find: FindShedder) -> Self {
         self.find_shedder = Some(find);
         self
     }
 
-    /// The part of `limiter`, which has this description, that sheds each request at times, if it has one.
+    /// The part that sheds each request at times, if `limiter`, which has this description, has one.
     pub(crate) fn shedder_of(&self, limiter: &dyn Any) -> Option<Arc<dyn ShedsAnybody>> {
         (self.find_shedder?)(limiter)
     }
@@ -220,7 +220,8 @@ impl Description {
         self.sheds
     }
 
-    /// What an admission leaves to do. Every field is listed, so that a new one does not compile before it is judged.
+    /// The work that an admission leaves to do. Every field is listed, so that a new one does not compile before it is
+    /// judged.
     pub(crate) const fn lasting(&self) -> Lasting {
         let Self {
             holds,
@@ -244,7 +245,7 @@ impl Description {
         Lasting { holds: *holds, sheds: *sheds }
     }
 
-    /// Whether the limiter decides under quotas of the keys' own.
+    /// Whether the limiter decides under the keys' own quotas.
     #[must_use]
     pub const fn takes_quotas(&self) -> bool {
         self.takes_quotas
@@ -255,8 +256,8 @@ impl Description {
         self.states.as_ref()
     }
 
-    /// Makes the table for quotas of the keys' own, so that no request has to. A limiter in memory that is in use
-    /// already copies its keys: 0.1 s for a million of them, and 2.5 s for ten.
+    /// Makes the table for the keys' own quotas, so that no request has to. If a limiter in memory is in use already,
+    /// this copies its keys: 0.1 s for a million, and 2.5 s for ten million.
     pub(crate) fn prepare_for_quotas(&self) {
         if let Some(states) = &self.states {
             states.take_quotas();
@@ -298,7 +299,7 @@ impl Description {
         self.batching.as_deref()
     }
 
-    /// The limiter, if its store keeps the records of requests whose retries are free.
+    /// The limiter, if its store keeps records for requests whose retries are free.
     pub(crate) const fn charges_once(&self) -> Option<&Arc<dyn ChargingOnce>> {
         self.charging_once.as_ref()
     }
@@ -313,18 +314,18 @@ impl Description {
         self.adjusting.as_ref()
     }
 
-    /// Whether its keys have the units that are credited to them.
+    /// Whether its keys keep the units that are credited to them.
     pub(crate) fn keeps_credits(&self) -> bool {
         self.adjusting.as_ref().is_some_and(|limiter| limiter.keeps_credits())
     }
 
-    /// The limiter, if its server passes the reports of processes on.
+    /// The limiter, if its server passes reports between processes.
     pub(crate) fn shares_reports(&self) -> Option<&dyn SharesReports> {
         self.shares_reports.as_deref()
     }
 }
 
-/// What a limiter may leave to do after an admission.
+/// The work that a limiter may leave to do after an admission.
 pub(crate) struct Lasting {
     /// The request gives its units back when it is over.
     pub(crate) holds: bool,

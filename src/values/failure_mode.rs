@@ -1,4 +1,4 @@
-//! `FailureMode`: the treatment of requests while a limiter fails.
+//! `FailureMode`: how requests are treated while a limiter fails.
 
 /// How a policy treats a request whose limiter fails. Limiters in memory never do. Where a layer answers 503, a
 /// [decision](crate::direct::Rejected) on another value has the reason
@@ -15,8 +15,8 @@ pub enum FailureMode {
     /// quota. When the store is back, it grants its own quota, too: counted over the outage and the recovery, they
     /// admit at most *n* + 1 times the quota. Measured: 2, 3 and 5 times the quota for 1, 2 and 4 processes.
     ///
-    /// The default, since a client that was limited before stays limited, until the wait that it was told is over. If
-    /// a limiter has no local fallback (a custom one, say), the request is answered 503.
+    /// The default, because a client that was limited before stays limited until its reported wait is over. If a
+    /// limiter has no local fallback (a custom one, say), the request is answered 503.
     #[default]
     LocalFallback,
     /// Fails closed: answers 503.

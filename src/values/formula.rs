@@ -1,15 +1,16 @@
 //! `Formula`: which of the members that decide on a request must have room.
 
-/// A tree of *all of* and *any of*. Its leaves are members, by their numbers; each member is one leaf.
+/// A tree with [`All`](Self::All) and [`Any`](Self::Any) nodes. Its leaves are members, by their numbers, and each
+/// member is one leaf.
 ///
-/// A request is charged to all parts of an *all of*, and to the first part of an *any of* that has room. It is rejected
-/// if an *all of* lacks room in one part, or an *any of* in each.
+/// A request is charged to every part of an `All`, and to the first part with room in an `Any`. It is rejected if an
+/// `All` lacks room in one part, or an `Any` in each.
 ///
 /// # Waits
 ///
 /// A member that has room at one instant has room at each later one, if nothing is charged meanwhile. So it has room
-/// exactly from its wait on. All parts have room from the longest of their waits on, and any part has from the
-/// shortest on: by induction, `greatest` finds the wait of a tree. `proofs/` has both steps.
+/// exactly from its wait on. An `All` has room from its parts' longest wait on, and an `Any` from the shortest on. By
+/// induction, `greatest` finds the wait for a tree. `verify/proofs/` has both steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Formula {
@@ -17,24 +18,24 @@ pub enum Formula {
     Member(usize),
     /// Each part must have room.
     All(Vec<Self>),
-    /// One part must, and the first of them is charged.
+    /// One part must have room, and the first one with room is charged.
     Any(Vec<Self>),
 }
 
-/// What a member, or a part of a formula, says about a request.
+/// The answer from a member, or from a part of a formula, about its room for a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Room {
     /// It has room, or may have.
     Some,
-    /// It has none.
+    /// It does not have room.
     None,
-    /// It has no say: an *all of* does not need it, and it is no choice of an *any of*.
+    /// It has no say: an `All` does not need it, and an `Any` cannot choose it.
     NoSay,
 }
 
 impl Formula {
-    /// Appends the members to charge to `chosen`, in the order of the tree. Appends nothing unless there is room.
+    /// Appends the members to charge to `chosen`, in tree order. Appends nothing unless there is room.
     pub fn choose(&self, room: &impl Fn(usize) -> Room, chosen: &mut Vec<usize>) -> Room {
         match self {
             Self::Member(member) => {
@@ -78,8 +79,8 @@ impl Formula {
         self.choose(room, &mut Vec::new())
     }
 
-    /// Appends the members due to which there is no room to `lacking`. A member without room is not one of them if a
-    /// choice beside it has room.
+    /// Appends the members to blame for a rejection to `lacking`. A member without room isn't to blame if a choice
+    /// beside it has room.
     pub(crate) fn lacking(&self, room: &impl Fn(usize) -> Room, lacking: &mut Vec<usize>) -> Room {
         let before = lacking.len();
         let (parts, decisive) = match self {
@@ -104,18 +105,18 @@ impl Formula {
         whole
     }
 
-    /// The measure of the tree: of an *all of*, the greatest of its parts, and of an *any of*, the least. `None` for a
-    /// part without a say. Of equal ones, the first.
+    /// Combines measures, such as waits: the greatest in an `All`, the least in an `Any`. A part without a say has
+    /// `None`, and does not count. Ties: the first member.
     pub(crate) fn greatest<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
         match self {
             Self::Member(member) => measure(*member),
-            // Reversed, since `max` keeps the last of equals.
+            // Reversed, because `max` keeps the last of several maxima.
             Self::All(parts) => parts.iter().rev().filter_map(|part| part.greatest(measure)).max(),
             Self::Any(parts) => parts.iter().filter_map(|part| part.greatest(measure)).min(),
         }
     }
 
-    /// Whether it has an *any of* with several parts.
+    /// Whether it has an `Any` with several parts.
     pub(crate) fn has_choices(&self) -> bool {
         match self {
             Self::Member(_) => false,
@@ -141,11 +142,11 @@ impl Formula {
         }
     }
 
-    /// What is left to decide if some members are known already. In an *any of*, that ends before the first choice that
-    /// is unknown, or known to have room: it goes before all choices behind it.
+    /// Returns the part that is left to decide if some members are known already. In an `Any`, it ends before the first
+    /// choice that is unknown, or known to have room, because that choice precedes all choices behind it.
     ///
-    /// Each member that is left must have a say: that it has none must be known. Otherwise, an *any of* would forget
-    /// that the choices beside it have no room.
+    /// Each member that is left must have a say, so if a member has no say, that must be known. Otherwise, an `Any`
+    /// would forget that the choices beside it have no room.
     pub(crate) fn rest(&self, known: &impl Fn(usize) -> Rest) -> Rest {
         let mut left = Vec::new();
         match self {
@@ -204,13 +205,13 @@ pub(crate) enum Rest {
     Unknown,
     Formula {
         formula: Formula,
-        /// Whether further choices are left out, since one before them is unknown, or has room.
+        /// Whether further choices are left out, because one before them is unknown, or has room.
         ends_early: bool,
     },
 }
 
 impl Rest {
-    /// The rest of a member that is to be decided.
+    /// The rest if only this member must be decided.
     pub(crate) const fn member(member: usize) -> Self {
         Self::Formula { formula: Formula::Member(member), ends_early: false }
     }
@@ -253,7 +254,7 @@ mod tests {
         prop::collection::vec(prop_oneof![Just(Room::Some), Just(Room::None), Just(Room::NoSay)], 32)
     }
 
-    /// The naive evaluator: whether `has_room` members suffice, with members that have no say left out of the tree.
+    /// The naive evaluator: whether the members with `has_room` suffice. Leaves members without a say out of the tree.
     fn suffices(formula: &Formula, rooms: &[Room], has_room: &dyn Fn(usize) -> bool) -> Option<bool> {
         match formula {
             Formula::Member(member) => (rooms[*member] != Room::NoSay).then(|| has_room(*member)),
@@ -270,7 +271,7 @@ mod tests {
         #![proptest_config(cases(256))]
 
         #[test]
-        fn the_chosen_members_suffice_and_none_is_superfluous(formula in formula(), rooms in rooms()) {
+        fn chosen_members_suffice_and_are_necessary(formula in formula(), rooms in rooms()) {
             let mut chosen = Vec::new();
             let room = formula.choose(&|member| rooms[member], &mut chosen);
             let holds = suffices(&formula, &rooms, &|member| rooms[member] == Room::Some);
@@ -285,9 +286,9 @@ mod tests {
             }
         }
 
-        /// Had each of them room, the request would have it; and each of them has none.
+        /// Each of them lacks room, and if all of them had room, the request would have it, too.
         #[test]
-        fn the_members_that_lack_room_are_to_blame(formula in formula(), rooms in rooms()) {
+        fn lacking_members_are_to_blame(formula in formula(), rooms in rooms()) {
             let mut lacking = Vec::new();
             formula.lacking(&|member| rooms[member], &mut lacking);
             prop_assert!(lacking.iter().all(|member| rooms[*member] == Room::None));
@@ -297,9 +298,9 @@ mod tests {
             prop_assert_ne!(suffices(&formula, &rooms, &cured), Some(false));
         }
 
-        /// The wait of a tree, by trying each instant.
+        /// Finds a tree's wait by trying each instant.
         #[test]
-        fn there_is_room_exactly_from_the_wait_on(formula in formula(), waits in prop::collection::vec(0_u8..10, 32)) {
+        fn room_begins_exactly_after_the_wait(formula in formula(), waits in prop::collection::vec(0_u8..10, 32)) {
             let wait = formula.greatest(&|member| Some(waits[member])).unwrap();
             let all = vec![Room::Some; 32];
             for instant in 0..12 {
@@ -308,7 +309,7 @@ mod tests {
             }
         }
 
-        /// To decide on the rest, once its members are known, is to decide on the whole.
+        /// Deciding on the rest, once its members are known, is deciding on the whole.
         #[test]
         fn the_rest_decides_like_the_whole(
             formula in formula(), rooms in rooms(), known in prop::collection::vec(any::<bool>(), 32),
@@ -335,9 +336,9 @@ mod tests {
         }
     }
 
-    /// Each level asked all members below it again.
+    /// A bug made each level ask all members below it again.
     #[test]
-    fn each_member_is_asked_once_at_any_depth() {
+    fn deep_formulas_ask_each_member_once() {
         let deep = (1..1_000).fold(Formula::Member(0), |inner, member| {
             let parts = vec![inner, Formula::Member(member)];
             if member % 2 == 0 { Formula::All(parts) } else { Formula::Any(parts) }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::snapshot::{Commit, SavedTable, TableSink, Unfit, WallClock};
 
-/// The state that a table hands on to its heirs, whose algorithms may be of other types.
+/// The state that a table hands on to its heirs, which may have other types of algorithms.
 pub(crate) struct Heritage(Arc<dyn Any + Send + Sync>);
 
 impl Heritage {
@@ -16,7 +16,7 @@ impl Heritage {
         Self(inner)
     }
 
-    /// Returns the state, if it is of this type.
+    /// Returns the state, if it has this type.
     pub(crate) fn downcast<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
         Arc::downcast(Arc::clone(&self.0)).ok()
     }
@@ -27,7 +27,7 @@ pub(crate) trait KeepsStates: Send + Sync + 'static {
     /// Hands the states on. From now on, the limiter counts as used: it inherits nothing itself.
     fn heritage(&self) -> Heritage;
 
-    /// Makes the table for [quotas](crate::limiter::Ask::under) of the keys' own, so that no request has to.
+    /// Makes the table for the keys' own [quotas](crate::limiter::Ask::under), so that no request has to.
     fn take_quotas(&self);
 
     /// Writes the states for a snapshot. The inner error says why they are not in it.
@@ -65,8 +65,8 @@ impl<H> Inheritance<H> {
         Self { heir: None, keeps_capacity: false, finish: None }
     }
 
-    /// Another limiter inherits and is to be put in force: an equal one, in place of the limiter that was asked, which
-    /// holds debts of its own.
+    /// Another limiter inherits, and you must put it in force: an equal one, in place of the limiter that was asked,
+    /// which holds its own debts already.
     pub const fn by(heir: H) -> Self {
         Self { heir: Some(heir), keeps_capacity: false, finish: None }
     }
@@ -77,7 +77,7 @@ impl<H> Inheritance<H> {
         Self { finish: Some(Box::new(finish)), ..self }
     }
 
-    /// As [`then`](Self::then), if there is something to run.
+    /// Calls [`then`](Self::then), if there is something to run.
     pub(crate) fn and_then(self, finish: Option<Finish>) -> Self {
         Self { finish: finish.or(self.finish), ..self }
     }

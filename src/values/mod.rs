@@ -1,5 +1,5 @@
 //! Values that all other modules exchange: the question (`Ask`), its answer (`Decision`), and their parts. No I/O, and
-//! no locks but the one of the texts of `OverrideReason`.
+//! no locks, except for the texts in `OverrideReason`.
 
 pub(crate) mod account;
 mod adjusting;

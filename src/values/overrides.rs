@@ -11,7 +11,7 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Override {
-    /// All requests of the key are rejected.
+    /// All the key's requests are rejected.
     #[non_exhaustive]
     Ban {
         /// For how long.
@@ -19,7 +19,7 @@ pub enum Override {
         /// Why.
         reason: OverrideReason,
     },
-    /// All requests of the key are admitted, and none is charged.
+    /// All the key's requests are admitted, and not charged.
     #[non_exhaustive]
     Allow {
         /// For how long.
@@ -45,8 +45,8 @@ impl Override {
 /// Why an operator has banned or allowed a key: for the log, for the verdict, and for the next operator. No client sees
 /// it.
 ///
-/// Copied as a number: the process keeps the text of each reason once, and never forgets it. So write the same words
-/// for the same reason. After 1,024 different ones, further reasons are replaced by a text that says so.
+/// Copied as a number: the process keeps each reason's text once, and never forgets it. So write the same words for the
+/// same reason. After 1,024 different ones, further reasons are replaced by a text that says so.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct OverrideReason(u16);
 
@@ -54,7 +54,7 @@ impl OverrideReason {
     /// No reason: the ban of a [penalty](crate::Penalty), for example.
     pub const NONE: Self = Self(0);
 
-    /// The greatest length of a reason, in bytes.
+    /// A reason's greatest length, in bytes.
     pub const LONGEST: usize = 200;
 
     /// A reason. White space around it is dropped.
@@ -152,7 +152,7 @@ pub struct Exception {
 }
 
 impl Exception {
-    /// The ban of a penalty.
+    /// A ban due to a penalty.
     pub(crate) const fn of_penalty(left: Duration) -> Self {
         Self { is_ban: true, left, reason: OverrideReason::NONE }
     }
@@ -182,10 +182,10 @@ impl Exception {
     }
 }
 
-/// The texts of all reasons of this process.
+/// The texts of all reasons in this process.
 static REASONS: LazyLock<Mutex<Reasons>> = LazyLock::new(|| Mutex::new(Reasons::new()));
 
-/// Locks them. No holder leaves anything half done, so a panic does not poison them.
+/// Locks the reasons. No holder leaves anything half done, so we ignore that a panic has poisoned the lock.
 fn reasons() -> MutexGuard<'static, Reasons> {
     REASONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -193,10 +193,10 @@ fn reasons() -> MutexGuard<'static, Reasons> {
 /// The number of different reasons that are kept.
 const MOST: u16 = 1_024;
 
-/// The reason in place of those that are too many.
+/// The text in place of further reasons.
 const TOO_MANY: &str = "(more than 1,024 different reasons: this one was not kept)";
 
-/// Texts are leaked, since they are never forgotten: at most 1,024 of 200 bytes.
+/// Texts are leaked, because they are never forgotten: at most 1,024 texts with 200 bytes each.
 struct Reasons {
     texts: Vec<&'static str>,
     numbers: HashMap<&'static str, u16>,
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_is_one_line_of_200_bytes() {
+    fn reasons_are_lines_up_to_200_bytes() {
         assert_eq!(OverrideReason::new("  scrapes the catalogue ").unwrap().as_str(), "scrapes the catalogue");
         assert_eq!(OverrideReason::new("scrapes the catalogue"), OverrideReason::new(" scrapes the catalogue"));
         assert_eq!(OverrideReason::new(" "), Err(OverrideReasonError::Empty));
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_beyond_the_number_that_is_kept_say_so() {
+    fn further_reasons_share_one_text() {
         let mut reasons = Reasons::new();
         let numbers: Vec<_> = (0..2_000).map(|number| reasons.number(&number.to_string()).0).collect();
         assert!(numbers[..1_022].iter().copied().eq(2..1_024));

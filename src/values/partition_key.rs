@@ -26,16 +26,16 @@ use sha2::{Digest, Sha256};
 /// assert_ne!(PartitionKey::from_parts(["ab", "c"]), PartitionKey::from_parts(["a", "bc"]));
 /// ```
 ///
-/// Made of text, bytes, integers (big-endian, with the length of their type: `7_u32` and `7_u64` are different keys)
-/// and addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure, as in an
+/// Made of text, bytes, integers (big-endian, with their type's length: `7_u32` and `7_u64` are different keys) and
+/// addresses. A `Uuid` is `uuid.into_bytes().into()`; in a closure, as in an
 /// [`ExtensionKey`](crate::key::ExtensionKey), `uuid.as_u128()`, which is the same key.
 ///
 /// # Cost
 ///
 /// Keys of up to 46 bytes (every address, most API keys) are stored inline, keys of up to 256 bytes in an allocation.
-/// Of longer keys, whose length only the server's limits bound, just the SHA-256 is kept, inline: their bytes are read
+/// For longer keys, whose length only the server's limits bound, we keep just the SHA-256, inline: their bytes are read
 /// once, and not stored or compared. SHA-256 resists collisions without a secret, so that no client can find a value
-/// that draws on the budget of another, and all processes that share a store agree. (A hash with a secret per process
+/// that draws on another client's budget, and all processes that share a store agree. (A hash with a secret per process
 /// would be cheaper, but processes would disagree; truncation would unite all tokens with one prefix.)
 #[derive(Clone)]
 #[doc(alias = "uuid")]
@@ -47,8 +47,7 @@ const INLINE: usize = 46;
 /// Longer keys are stored as their hash.
 const LONGEST: usize = 256;
 
-/// The prefix of a hash. A key that has this form is hashed as well, so that no client can send the hash of another
-/// key.
+/// The prefix of a hash. A key that has this form is hashed as well, so that no client can send another key's hash.
 const MARK: [u8; 8] = *b"\0sha256\0";
 const HASHED: usize = MARK.len() + 32;
 
@@ -78,7 +77,7 @@ impl PartitionKey {
     /// The key of a budget that all requests share.
     pub const SHARED: Self = Self(Bytes::Inline { len: 0, bytes: [0; INLINE] });
 
-    /// Makes a key of parts. It equals another key of parts only if all parts are equal.
+    /// Makes a key from parts. It equals another such key only if all parts are equal.
     pub fn from_parts<P: AsRef<[u8]>>(parts: impl IntoIterator<Item = P>) -> Self {
         let mut key = JoinedPieces { bytes: [0; LONGEST], len: 0, hash: None };
         for part in parts {
@@ -92,7 +91,7 @@ impl PartitionKey {
         }
     }
 
-    /// Makes a key that is not kept inline as it is: a longer key, or a key that has the form of a hash.
+    /// Makes a key that can't be kept inline as it is: a longer key, or one that looks like a hash.
     #[cold]
     fn long(key: &[u8]) -> Self {
         if key.len() <= LONGEST && key.len() != HASHED {
@@ -110,7 +109,7 @@ impl PartitionKey {
         Self(Bytes::Inline { len: HASHED as u8, bytes })
     }
 
-    /// The canonical bytes: those that the key was made of, or their hash if they are more than 256 or read like such a
+    /// The canonical bytes: the bytes that made the key, or their hash if they are more than 256 or look like such a
     /// hash.
     #[must_use]
     #[inline]
@@ -130,12 +129,12 @@ impl PartitionKey {
         Self::from(bytes)
     }
 
-    /// The key of which only this SHA-256 is kept. `None` if it has another length.
+    /// The key for which only this SHA-256 is kept. `None` if `hash` has another length.
     pub(crate) fn from_hash(hash: &[u8]) -> Option<Self> {
         (MARK.len() + hash.len() == HASHED).then(|| Self::from_canonical(&[&MARK[..], hash].concat()))
     }
 
-    /// The SHA-256 of the bytes that the key was made of, if only that is kept.
+    /// The key's SHA-256, if only that is kept.
     pub(crate) fn kept_hash(&self) -> Option<&[u8]> {
         self.as_bytes().strip_prefix(&MARK).filter(|hash| MARK.len() + hash.len() == HASHED)
     }
@@ -153,7 +152,7 @@ impl From<&[u8]> for PartitionKey {
     }
 }
 
-/// Joins the pieces of a key, and hashes them once they exceed [`LONGEST`].
+/// Joins a key's pieces, and hashes them once they exceed [`LONGEST`].
 struct JoinedPieces {
     bytes: [u8; LONGEST],
     len: usize,
@@ -243,14 +242,14 @@ impl From<IpAddr> for PartitionKey {
     }
 }
 
-/// As the [`IpAddr`] of this address.
+/// Equals the key for the same [`IpAddr`].
 impl From<Ipv4Addr> for PartitionKey {
     fn from(ip: Ipv4Addr) -> Self {
         Self::from(IpAddr::V4(ip))
     }
 }
 
-/// As the [`IpAddr`] of this address: an IPv4-mapped one is the IPv4 address.
+/// Equals the key for the same [`IpAddr`]: an IPv4-mapped one is the IPv4 address.
 impl From<Ipv6Addr> for PartitionKey {
     fn from(ip: Ipv6Addr) -> Self {
         Self::from(IpAddr::V6(ip))
@@ -303,7 +302,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_48_bytes_whatever_it_holds() {
+    fn every_key_is_48_bytes() {
         assert_eq!(size_of::<PartitionKey>(), 48);
         for len in (0..=INLINE + 10).chain([255, 256]) {
             let bytes: Vec<u8> = (1..=255).cycle().take(len).collect();
@@ -314,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_stored_as_their_hash() {
+    fn long_keys_are_stored_as_hashes() {
         let hash = |key: &[u8]| [MARK.as_slice(), &Sha256::digest(key)].concat();
         // Miri takes minutes to hash the longer two.
         for len in [257, 300, 4_096, 1 << 20].into_iter().take(if cfg!(miri) { 2 } else { 4 }) {
@@ -347,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_up_to_256_bytes_are_not_hashed() {
+    fn parts_are_hashed_above_256_bytes() {
         for last in (0..300).step_by(if cfg!(miri) { 20 } else { 1 }) {
             let parts = PartitionKey::from_parts([&[b'a'; 100][..], &vec![b'b'; last]]);
             // Each part has eight bytes for its length.
@@ -357,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_cannot_equal_the_hash_of_another_key() {
+    fn no_key_equals_another_keys_hash() {
         let victim = PartitionKey::from([b'x'; 1_000].as_slice());
         let forged = PartitionKey::from(victim.as_bytes());
         assert_ne!(forged, victim);
@@ -377,13 +376,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_does_not_depend_on_the_type_that_held_its_bytes() {
+    fn keys_do_not_depend_on_types() {
         let text = PartitionKey::from("alice");
         assert_eq!(PartitionKey::from(b"alice"), text);
         assert_eq!(PartitionKey::from(*b"alice"), text);
         assert_eq!(PartitionKey::from(Cow::Borrowed("alice")), text);
         assert_eq!(PartitionKey::from(Cow::<str>::Owned("alice".into())), text);
-        // As the bytes and the number of a UUID.
+        // A UUID's bytes and its number.
         assert_eq!(
             PartitionKey::from(*b"0123456789abcdef"),
             PartitionKey::from(u128::from_be_bytes(*b"0123456789abcdef"))

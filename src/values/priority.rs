@@ -1,13 +1,13 @@
-//! `Priority`: the classes of requests that wait.
+//! `Priority`: the classes for requests that wait.
 
-/// How important a request is to an overloaded server: of those that wait, a limiter that
+/// How important a request is to an overloaded server. Among the requests that wait, a limiter that
 /// [sheds](crate::limiter::Description::shedding) serves the higher class first, and rejects the lower one first.
 ///
-/// The order is strict: while requests of a class wait, none of a lower class is served. Choose the class by what the
-/// server knows of the request (its route, the plan of its customer), and not by what a client claims.
+/// The order is strict: while requests in a class wait, no request in a lower class is served. Choose the class from
+/// facts that the server knows (the route, the customer's plan), and not from a client's claim.
 ///
-/// Complete by definition: the classes are those of Google's servers (*Site Reliability Engineering*, chapter 21),
-/// which has found that more cannot be told apart.
+/// Complete by definition: Google's servers have the same classes (*Site Reliability Engineering*, chapter 21), because
+/// more could not be told apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(clippy::exhaustive_enums)]
 pub enum Priority {

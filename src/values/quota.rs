@@ -44,9 +44,9 @@ use crate::values::time::{duration_from_nanos, nanos_of};
 #[doc(alias("rate", "limit"))]
 pub struct Quota {
     limit: NonZeroU64,
-    /// The burst. Above [`MAX_UNITS`], the [number of the calendar](Self::calendar) of a key.
+    /// The burst. Above [`MAX_UNITS`], the [number](Self::calendar) that stands for a key's own calendar.
     burst: Option<NonZeroU64>,
-    /// Zero for a suspended quota alone.
+    /// Zero only for a suspended quota.
     period_nanos: u64,
 }
 
@@ -55,15 +55,15 @@ const _: () = assert!(size_of::<Option<Quota>>() == 24, "a store may keep one fo
 /// A period longer than a hundred years is most likely a mistake in the unit.
 const MAX_PERIOD_NANOS: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-/// The largest integer of a structured field (RFC 9651), so that every quota can be advertised.
+/// The largest integer in a structured field (RFC 9651), so that every quota can be advertised.
 const MAX_UNITS: u64 = 999_999_999_999_999;
 
 impl Quota {
     /// The greatest limit, and the greatest burst: 999,999,999,999,999 units, just under 2^50.
     ///
-    /// It is the largest integer of a [structured field](https://www.rfc-editor.org/rfc/rfc9651#section-3.3.1), so that
-    /// every quota can be advertised. It is enough for a month of 999 TB in bytes, or of a billion dollars in
-    /// millionths. For more, count in greater units.
+    /// It is the largest integer in a [structured field](https://www.rfc-editor.org/rfc/rfc9651#section-3.3.1), so that
+    /// every quota can be advertised. It is enough for 999 TB per month in bytes, or for a billion dollars in
+    /// millionths. If you need more, count in greater units.
     pub const MAX_UNITS: u64 = MAX_UNITS;
 
     /// `limit` units per second.
@@ -140,8 +140,8 @@ impl Quota {
         }
     }
 
-    /// The quota of a key that is suspended, such as a customer whose plan is paused: every request is rejected without
-    /// a wait, of cost 0 included, and nothing is charged. Its limit, its burst and its period are zero.
+    /// The quota for a suspended key, such as a customer whose plan is paused: every request is rejected without a
+    /// wait, even at cost 0, and nothing is charged. Its limit, its burst and its period are zero.
     ///
     /// ```
     /// use tower_sluice::key::User;
@@ -163,12 +163,13 @@ impl Quota {
     ///     });
     /// ```
     ///
-    /// It is for [`quota_fn`](crate::Policy::quota_fn) and [`Ask::under`](crate::limiter::Ask::under); no algorithm can
-    /// be made of it. To suspend all keys of a policy, return it for each: in TOML, `suspended = true`.
+    /// It is for [`quota_fn`](crate::Policy::quota_fn) and [`Ask::under`](crate::limiter::Ask::under); you can't make
+    /// an algorithm from it. To suspend all the policy's keys, return it for each; in TOML, write `suspended = true`.
     ///
-    /// What the key has used stays, and time restores it as before: once the key has a quota again, it continues with
-    /// that. A server is not called. So an [allowance](crate::LimitsHandle::allow) by hand lets a suspended key in only
-    /// if this process keeps the allowance, and the rejection of a suspended key does not say whether it is banned.
+    /// The key's usage stays, and time restores it as before, so that the key continues with it once it has a quota
+    /// again. No server is called. Therefore an [allowance](crate::LimitsHandle::allow) by hand lets a suspended key in
+    /// only if this process keeps the allowance, and a suspended key's rejection does not say whether the key is
+    /// banned.
     ///
     /// A layer answers 403 Forbidden, not 429, unless the policy has a [status](crate::Policy::status): the client has
     /// not sent too many requests, no wait helps, and clients repeat a 429 by themselves, but not a 403 (RFC 9110,
@@ -184,7 +185,7 @@ impl Quota {
         self.period_nanos == 0
     }
 
-    /// Panics if a limiter is made of a suspended quota.
+    /// Panics if the quota is suspended, because no limiter can be made from it.
     #[track_caller]
     pub(crate) const fn assert_in_force(&self) {
         assert!(
@@ -233,13 +234,13 @@ impl Quota {
         Duration::from_nanos(self.period_nanos)
     }
 
-    /// The most units that may be taken at once: the burst if one was set, else the limit.
+    /// The most units that may be taken at once: the burst if one was set, otherwise the limit.
     #[must_use]
     pub const fn max_burst(&self) -> u64 {
         self.explicit_burst_or(self.limit())
     }
 
-    /// The burst that was set, or `default`: for limiters that have another burst than the limit without one.
+    /// The burst that was set, or `default`, for limiters whose burst is not the limit by default.
     #[must_use]
     pub const fn explicit_burst_or(&self, default: u64) -> u64 {
         match self.burst {
@@ -248,7 +249,7 @@ impl Quota {
         }
     }
 
-    /// The limit in flight of a key, up to [`MAX_UNITS`]. Its period means nothing.
+    /// A key's limit in flight, up to [`MAX_UNITS`]. Zero suspends the key. The period means nothing.
     pub(crate) const fn in_flight(limit: u64) -> Self {
         if limit == 0 {
             return Self::suspended();
@@ -256,13 +257,13 @@ impl Quota {
         Self::per_second(if limit > MAX_UNITS { MAX_UNITS } else { limit })
     }
 
-    /// This limit, in the windows of the calendar with this number. Such quotas are given to keys, and have no burst.
+    /// This limit, per window in the calendar with this number. Such quotas are given to keys, and have no burst.
     #[cfg(feature = "calendar")]
     pub(crate) const fn in_calendar(self, number: u32) -> Self {
         Self { burst: NonZeroU64::new(u64::MAX - number as u64), ..self }
     }
 
-    /// The number of the calendar by which a key has its windows, if it has windows of its own.
+    /// The number that stands for the key's own calendar, if it has one.
     #[cfg(feature = "calendar")]
     pub(crate) const fn calendar(&self) -> Option<u32> {
         match self.burst {
@@ -272,12 +273,12 @@ impl Quota {
         }
     }
 
-    /// Whether a key has windows of its own by a calendar.
+    /// Whether the key has its own calendar.
     pub(crate) const fn has_calendar(&self) -> bool {
         matches!(self.burst, Some(burst) if burst.get() > MAX_UNITS)
     }
 
-    /// This quota as servers keep it: a number of a calendar holds in one process only.
+    /// This quota as servers keep it, because a calendar's number is valid in one process only.
     pub(crate) const fn without_calendar(self) -> Self {
         match self.burst {
             Some(burst) if burst.get() > MAX_UNITS => Self { burst: None, ..self },
@@ -324,7 +325,7 @@ impl fmt::Debug for Quota {
     }
 }
 
-/// The greatest common divisor, which reduces the fraction of limit and period to lowest terms.
+/// The greatest common divisor, which reduces limit / period to lowest terms.
 pub(crate) const fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
@@ -415,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_of_up_to_the_greatest_structured_integer_are_constants() {
+    fn the_greatest_quotas_are_constants() {
         const MOST: Quota = Quota::per_day(Quota::MAX_UNITS).burst(Quota::MAX_UNITS);
         assert_eq!((MOST.limit(), MOST.max_burst()), (999_999_999_999_999, 999_999_999_999_999));
         let second = Duration::from_secs(1);
@@ -444,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_quotas_are_restored_in_time() {
+    fn restoring_the_greatest_quotas_never_overflows() {
         let century = Quota::per(Quota::MAX_UNITS, Duration::from_nanos(MAX_PERIOD_NANOS));
         assert_eq!(century.time_of(Quota::MAX_UNITS), century.period());
         assert_eq!(century.time_to_restore(Quota::MAX_UNITS), century.period());

@@ -1,29 +1,29 @@
 //! Receipts: a charge's record for its refund.
 //!
-//! Each issuer encodes its receipts with a [`Proof`] type of its own, which is private to the module that issues and
-//! reads it. So no issuer reads the receipt of another, and no bits have two meanings.
+//! Each issuer encodes its receipts with its own [`Proof`] type, which is private to the module that issues and reads
+//! it. So no issuer reads another's receipt, and no bits have two meanings.
 //!
-//! An enum of the proofs was rejected for its size: a [`Decision`](super::Decision) must fit into one cache line, which
-//! leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to 16, and
-//! `changes` and `origin` would come on top. A packed struct with the proof as a number takes 20.
+//! We rejected an enum over the proofs because of its size: a [`Decision`](super::Decision) must fit into one cache
+//! line, which leaves 20 bytes for a receipt. An enum takes 32, since its widest proof has 16 bytes and is aligned to
+//! 16, and `changes` and `origin` would come on top. A packed struct with the proof as a number takes 20.
 
 use std::time::Duration;
 
 use crate::values::{Exception, OverrideReason};
 
-/// A charge's record for its refund, so that the refund returns at most the unpaid part. Opaque: only the issuer of a
-/// receipt can read it.
+/// A charge's record for its refund, so that the refund returns at most the unpaid part. Opaque: only its issuer can
+/// read it.
 ///
 /// # Accuracy
 ///
-/// A bucket refunds exactly if the charges of a key are refunded in reverse order. If an earlier charge is refunded
-/// before later ones, the refund of each later one may be too large, by up to the refund of the earlier one.
+/// A bucket refunds exactly if a key's charges are refunded in reverse order. If an earlier charge is refunded before
+/// later ones, each later refund may be too large, by up to the earlier refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
 pub struct Receipt {
     value: u128,
-    /// The number of changes before the charge that void older receipts, modulo 2^16: resets of the key, or changes of
-    /// a queue's quota.
+    /// The number of changes before the charge that void older receipts, modulo 2^16: key resets, or changes to a
+    /// queue's quota.
     changes: u16,
     issuer: Issuer,
     origin: Origin,
@@ -38,23 +38,23 @@ enum Origin {
     Limiter,
     /// The local fallback, in place of a server that failed.
     Fallback,
-    /// The budget of free retries, in place of the limit: see [`ChargingOnce`](super::ChargingOnce).
+    /// The budget for free retries, in place of the limit: see [`ChargingOnce`](super::ChargingOnce).
     FreeRetry,
     /// Nobody: the key is banned. The value is the [exception](Receipt::exception).
     Ban,
-    /// Nobody: the key is allowed by hand. Likewise.
+    /// Nobody: the key is allowed by hand. The value is the [exception](Receipt::exception).
     Allowance,
     /// Nobody: the server is overloaded.
     Shed,
-    /// Nobody: the quota of the key is suspended.
+    /// Nobody: the key's quota is suspended.
     Suspended,
 }
 
 /// The issuer of a receipt, which determines the [`Proof`] in it.
 ///
-/// A closed list: each issuer in this crate has a number of its own, and all limiters outside the crate share
-/// [`Custom`](Self::Custom). So code outside can read no receipt of this crate, and make no receipt. A custom
-/// limiter only ever gets back the receipts that it issued, so one number is enough for all of them.
+/// A closed list: each issuer in this crate has its own number, and all limiters outside the crate share
+/// [`Custom`](Self::Custom). So code outside can't read this crate's receipts, and can't make one. A custom limiter
+/// only ever gets back the receipts that it issued, so one number is enough for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Issuer {
     Nobody,
@@ -70,7 +70,7 @@ pub(crate) enum Issuer {
     Balance,
 }
 
-/// The content of the receipts of one kind of issuer.
+/// The content in the receipts from one kind of issuer.
 pub(crate) trait Proof: Sized {
     const ISSUER: Issuer;
 
@@ -81,10 +81,10 @@ pub(crate) trait Proof: Sized {
 }
 
 impl Receipt {
-    /// The receipt of no charge, or of a charge that cannot be refunded.
+    /// The receipt if nothing was charged, or if the charge cannot be refunded.
     pub const NONE: Self = Self::issued(Issuer::Nobody, 0);
 
-    /// A mark in place of a receipt, in the decision that rejects a request of an overloaded server: nothing was
+    /// A mark in place of a receipt, in the decision by which an overloaded server rejects a request: nothing was
     /// charged.
     pub(crate) const SHED: Self = Self { origin: Origin::Shed, ..Self::NONE };
 
@@ -109,7 +109,7 @@ impl Receipt {
         Self { value, origin, ..Self::NONE }
     }
 
-    /// The ban or the allowance of the key, if this is the [mark](Self::for_exception) of one.
+    /// The key's ban or allowance, if this [marks](Self::for_exception) one.
     pub(crate) fn exception(self) -> Option<Exception> {
         let is_ban = match self.origin {
             Origin::Ban => true,
@@ -123,7 +123,7 @@ impl Receipt {
         Some(Exception { is_ban, left: Duration::from_nanos(nanos), reason: OverrideReason::from_number(number) })
     }
 
-    /// A receipt of a custom limiter, algorithm or store. Only the issuer knows the meaning of `value`.
+    /// A receipt from a custom limiter, algorithm or store. Only the issuer knows the meaning of `value`.
     #[must_use]
     pub const fn new(value: u128) -> Self {
         Self::issued(Issuer::Custom, value)
@@ -148,8 +148,8 @@ impl Receipt {
         Self::issued(P::ISSUER, proof.into_value())
     }
 
-    /// The content; `None` if another issuer wrote it, or if it is marked as a charge of the [local
-    /// fallback](Self::mark_fallback) or of the [budget of free retries](Self::mark_free_retry).
+    /// The content; `None` if another issuer wrote it, or if it is marked as a charge by the [local
+    /// fallback](Self::mark_fallback) or to the [free-retry budget](Self::mark_free_retry).
     pub(crate) fn read<P: Proof>(self) -> Option<P> {
         (self.issuer == P::ISSUER && matches!(self.origin, Origin::Limiter)).then(|| P::from_value(self.value))
     }
@@ -169,28 +169,27 @@ impl Receipt {
         if self.is_none() { self } else { Self { changes, ..self } }
     }
 
-    /// Marks the charge as one of the local fallback, so that it is not refunded on the server, which never made it.
+    /// Marks the charge as made by the local fallback, so that it is not refunded on the server, which never made it.
     pub(crate) fn mark_fallback(self) -> Self {
         if self.is_none() { self } else { Self { origin: Origin::Fallback, ..self } }
     }
 
-    /// The receipt without the mark of [`mark_fallback`](Self::mark_fallback), if it has that mark.
+    /// The receipt without the mark from [`mark_fallback`](Self::mark_fallback), if it has that mark.
     pub(crate) fn unmark_fallback(self) -> Option<Self> {
         matches!(self.origin, Origin::Fallback).then_some(Self { origin: Origin::Limiter, ..self })
     }
 
-    /// Marks the charge as one of the budget of free retries, so that it is not refunded to the limit, which never made
-    /// it.
+    /// Marks the charge as made to the free-retry budget, so that it is not refunded to the limit, which never made it.
     pub(crate) fn mark_free_retry(self) -> Self {
         Self { origin: Origin::FreeRetry, ..self }
     }
 
-    /// Whether it has the mark of [`mark_free_retry`](Self::mark_free_retry).
+    /// Whether [`mark_free_retry`](Self::mark_free_retry) has marked it.
     pub(crate) const fn is_free_retry(self) -> bool {
         matches!(self.origin, Origin::FreeRetry)
     }
 
-    /// The receipt without the mark of [`mark_free_retry`](Self::mark_free_retry), for a refund to the budget.
+    /// The receipt without the mark from [`mark_free_retry`](Self::mark_free_retry), for a refund to the budget.
     pub(crate) fn unmark_free_retry(self) -> Option<Self> {
         self.is_free_retry().then_some(Self { origin: Origin::Limiter, ..self })
     }
@@ -251,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_of_the_budget_of_free_retries_is_refunded_to_nothing_else() {
+    fn free_retry_receipts_refund_only_their_budget() {
         let receipt = Receipt::from_proof(Mine(7));
         let free = receipt.mark_free_retry();
         assert!(free.is_free_retry() && !receipt.is_free_retry());
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_of_an_exception_has_its_end_and_its_reason() {
+    fn exception_marks_have_end_and_reason() {
         let reason = OverrideReason::new("scrapes").unwrap();
         for is_ban in [true, false] {
             let exception = Exception { is_ban, left: Duration::from_nanos(7), reason };

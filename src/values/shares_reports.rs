@@ -1,4 +1,4 @@
-//! Limiters whose servers pass the reports of each process on to the others.
+//! Limiters whose servers pass each process's reports on to the others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::values::{LimiterError, PartitionKey};
 
-/// A limiter whose server keeps a text of each process for the others: the keys that it rejects most. And which process
-/// reports that a key has crossed a share of its limit.
+/// A limiter whose server keeps a text from each process for the others: the keys that the process rejects most. The
+/// server also decides which process reports that a key has crossed a share of its limit.
 ///
-/// No request waits for it. A process writes in the background, and reads when somebody looks.
+/// No request waits for it. A process writes in the background, and reads when an operator looks.
 pub(crate) trait SharesReports: Send + Sync + 'static {
     /// Returns the hash that stands for a key in all processes, and shows nothing of it.
     fn tag(&self, key: &PartitionKey) -> u128;
@@ -18,11 +18,11 @@ pub(crate) trait SharesReports: Send + Sync + 'static {
     /// ones replace them.
     fn publish_after(&self, pause: Duration, make: Box<dyn FnOnce() -> Vec<Report> + Send>);
 
-    /// Reads the reports of all processes, also of this one.
+    /// Reads the reports from all processes, this one included.
     fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>>;
 
-    /// Claims the report on the `crossing` of a key, which a number distinguishes from others of the key. Returns
-    /// whether no process has claimed it within the `span` of an earlier claim.
+    /// Claims the report on a key's `crossing`, a number that tells it from the key's other crossings. Returns whether
+    /// the claim succeeds, which it does unless the `span` of an earlier claim still lasts.
     fn claim(
         &self,
         key: &PartitionKey,
@@ -31,7 +31,7 @@ pub(crate) trait SharesReports: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Result<bool, LimiterError>> + Send>>;
 }
 
-/// The report of one process on one hour. It replaces an earlier one of the same process and hour, and may be forgotten
+/// One process's report on one hour. It replaces an earlier one from this process on this hour, and may be forgotten
 /// once the next hour is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Report {
@@ -39,6 +39,6 @@ pub(crate) struct Report {
     pub hour: u64,
     /// The process.
     pub process: u64,
-    /// What it reports.
+    /// The report's text.
     pub text: String,
 }

@@ -22,7 +22,7 @@ pub struct Terms {
     line: Option<Line>,
 }
 
-/// How many requests of a key may wait in a queue, and how long, in nanoseconds.
+/// How many requests per key may wait in a queue, and how long, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Line {
     room: u64,
@@ -37,29 +37,29 @@ pub enum Shape {
     Bucket,
     /// All at once, when a window of one period ends.
     FixedWindow,
-    /// All at once, when a window of the calendar ends. Windows differ in length.
+    /// All at once, when a calendar window ends. Windows differ in length.
     CalendarWindow,
     /// Gradually, within one or two periods.
     SlidingWindow,
 }
 
 impl Terms {
-    /// The terms of a bucket that holds the quota's [burst](Quota::max_burst).
+    /// The terms for a bucket that holds the quota's [burst](Quota::max_burst).
     pub const fn bucket(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::Bucket)
     }
 
-    /// The terms of a window that resets after each period.
+    /// The terms for a window that resets after each period.
     pub const fn fixed_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::FixedWindow)
     }
 
-    /// The terms of a window of the calendar. The quota's period is not advertised: the windows differ in length.
+    /// The terms for a calendar window. The quota's period is not advertised, because the windows differ in length.
     pub const fn calendar_window(quota: Quota) -> Self {
         Self::restored_over_time(quota, Shape::CalendarWindow)
     }
 
-    /// The terms of a window that slides with time. They promise the average rate, and no burst, and so suit any other
+    /// The terms for a window that slides with time. They promise the average rate, and no burst, and so suit any other
     /// limiter.
     ///
     /// A limiter sets its terms with [`Description::advertising`](crate::limiter::Description::advertising), an
@@ -68,25 +68,25 @@ impl Terms {
         Self::restored_over_time(quota, Shape::SlidingWindow)
     }
 
-    /// The terms of a limit of units in flight.
+    /// The terms for a limit on units in flight.
     pub const fn concurrency(limit: u64) -> Self {
         Self { limit, restored: None, line: None }
     }
 
     const fn restored_over_time(quota: Quota, shape: Shape) -> Self {
-        // Time restores nothing of a suspended quota.
+        // Time does not restore a suspended quota.
         let restored = if quota.is_suspended() { None } else { Some((quota, shape)) };
         Self { limit: quota.limit(), restored, line: None }
     }
 
-    /// The terms of a queue in which up to `room` requests of a key wait, each for at most `max_wait` nanoseconds: a
+    /// The terms for a queue in which up to `room` requests per key wait, each for at most `max_wait` nanoseconds: a
     /// bucket whose burst is the number of requests that may depart or wait at once.
     pub(crate) fn queue(quota: Quota, room: u64, max_wait: u64) -> Self {
         let line = Line { room, max_wait };
         Self { line: Some(line), ..Self::restored_over_time(line.advertised(quota), Shape::Bucket) }
     }
 
-    /// The terms of a limiter of this shape with another quota.
+    /// The terms for a limiter with this shape and another quota.
     pub(crate) fn under(self, quota: Quota) -> Self {
         if let Some(line) = self.line.filter(|_| !quota.is_suspended()) {
             let terms = Self::restored_over_time(line.advertised(quota), Shape::Bucket);
@@ -98,13 +98,13 @@ impl Terms {
         }
     }
 
-    /// The units: of each period of the quota, or in flight at once.
+    /// The units per quota period, or in flight at once.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The quota; `None` for a limit of units in flight, which no time restores.
+    /// The quota; `None` for a limit on units in flight, which no time restores.
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         match self.restored {
@@ -113,7 +113,7 @@ impl Terms {
         }
     }
 
-    /// How consumed quota is restored; `None` for a limit of units in flight: by the end of the requests that hold it.
+    /// How consumed quota is restored; `None` for a limit on units in flight, which come back when their requests end.
     #[must_use]
     pub const fn shape(&self) -> Option<Shape> {
         match self.restored {
@@ -124,8 +124,8 @@ impl Terms {
 }
 
 impl Line {
-    /// Returns a queue's quota with the burst that its clients see: those that depart at once, and those that have room
-    /// and a turn in time.
+    /// Returns a queue's quota with the burst that its clients see: the requests that depart at once, and those that
+    /// find room and depart in time.
     fn advertised(self, quota: Quota) -> Quota {
         let burst = quota.explicit_burst_or(1);
         let in_time = u128::from(self.max_wait) * u128::from(quota.limit()) / u128::from(quota.period_nanos());

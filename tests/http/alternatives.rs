@@ -1,4 +1,4 @@
-//! `Policy::or_else` and `and`: random trees of policies against a naive ledger, and what clients and operators see.
+//! `Policy::or_else` and `and`: random policy trees against a naive ledger, and what clients and operators see.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -22,17 +22,17 @@ use tower_sluice::{
     RateLimitLayer, RateLimiter, Verdict,
 };
 
-/// How the charge of a member depends on the response.
+/// How a member's charge depends on the response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Bill {
     Fixed,
     /// Refunded if the response is an error.
     Refunded,
-    /// The response has the final cost.
+    /// The response states the final cost.
     Settled,
 }
 
-/// A policy with a window of a minute.
+/// A policy with a one-minute window.
 #[derive(Clone, Debug)]
 struct Member {
     limit: u64,
@@ -52,7 +52,7 @@ enum Step {
     Advance(u64),
     Ban(usize, u64),
     Allow(usize, u64),
-    /// A live change of all limits.
+    /// A live change that replaces all limits.
     Change(Vec<u64>),
 }
 
@@ -68,7 +68,7 @@ struct Ledger {
 const NEVER: u64 = u64::MAX;
 
 impl Ledger {
-    /// The wait of a request, by one member; `None` if that has no say.
+    /// The wait that one member demands for a request; `None` if the member does not apply or is a shadow.
     fn wait(&self, at: usize, applies: u8, cost: u64) -> Option<u64> {
         let Member { limit, is_shadow, .. } = self.members[at];
         if applies & (1 << at) == 0 || is_shadow {
@@ -134,7 +134,7 @@ fn request(fields: &[(&str, u64)]) -> Request<()> {
     request
 }
 
-/// The names of the policies that were charged, shadows left out.
+/// Names the policies that were charged, without shadows.
 fn charged(verdict: &Verdict) -> Vec<String> {
     let charged = verdict.policies().iter().filter(|policy| policy.decision().is_allowed() && !policy.is_shadow());
     charged.map(|policy| policy.name().to_owned()).collect()
@@ -267,7 +267,7 @@ fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(START * 1_000_000_000))
 }
 
-/// Sends a request, and returns its response, with the permits of the request, if it has any.
+/// Sends a request. Returns its response, which carries the request's permits if it has any.
 fn send(layer: &RateLimitLayer) -> Response<()> {
     let echo = |request: Request<()>| {
         let mut response = Response::new(String::new());
@@ -283,8 +283,9 @@ fn field<'a>(response: &'a Response<()>, name: &str) -> &'a str {
     response.headers().get(name).map_or("", |value| value.to_str().unwrap())
 }
 
+/// The fields of an admitted request name the member that was charged; a rejection names all members.
 #[test]
-fn fields_name_the_member_that_was_charged_and_a_rejection_all_with_the_shortest_wait() {
+fn rejection_fields_name_the_shortest_wait() {
     let clock = clock();
     let store = MemoryStore::with_capacity(64).with_clock(clock.clone());
     let overage = RateLimiter::new(FixedWindow::new(Quota::per_hour(1)), store);
@@ -309,7 +310,7 @@ fn fields_name_the_member_that_was_charged_and_a_rejection_all_with_the_shortest
     assert_eq!((passed_over(verdict), verdict.violated().count()), (vec![false, false], 2));
 }
 
-/// The other alternative has room, so that only the policy beside them rejects the request.
+/// The other alternative has room, so only the policy beside them rejects the request.
 #[test]
 fn a_member_with_an_alternative_rejects_nothing() {
     let clock = clock();
@@ -322,7 +323,7 @@ fn a_member_with_an_alternative_rejects_nothing() {
     assert_eq!(verdict.violated().map(|policy| policy.name()).collect::<Vec<_>>(), ["all"]);
 }
 
-/// Rejects all requests, whatever they cost.
+/// Rejects every request, at any cost.
 struct Full;
 
 impl Limiter for Full {
@@ -347,9 +348,10 @@ fn allowed_keys_are_not_asked_about() {
     assert_eq!(names(), ["first"]);
 }
 
-/// The first alternative has two parts: the units of the first are given back when the second turns out to have none.
+/// The first alternative has two parts. Its first part's units are given back when the second part turns out to be
+/// full.
 #[test]
-fn units_in_flight_are_released_if_the_alternative_is_given_up() {
+fn a_discarded_alternative_releases_its_units() {
     let clock = clock();
     let slots = Policy::new("slots", Concurrency::new(1)).key(User::key());
     let tree = slots.and(memory("first", 1, &clock)).or_else(memory("second", 2, &clock));
@@ -357,11 +359,11 @@ fn units_in_flight_are_released_if_the_alternative_is_given_up() {
     let names = |response: &Response<()>| charged(response.extensions().get::<Verdict>().unwrap());
     let first = send(&layer);
     assert_eq!(names(&first), ["slots", "first"]);
-    // Its handler has passed its permits on, so that it is in flight until they are dropped.
+    // Its handler has passed its permits on, so the request is in flight until they are dropped.
     let permits = first.extensions().get::<Permits>().cloned().unwrap().take();
     assert_eq!(names(&send(&layer)), ["second"]);
     drop(permits);
-    // Now there is a slot, and no unit beside it.
+    // Now a slot is free, but the policy beside it has no unit left.
     let third = send(&layer);
     assert_eq!(names(&third), ["second"]);
     assert!(third.extensions().get::<Permits>().is_none());
@@ -369,7 +371,7 @@ fn units_in_flight_are_released_if_the_alternative_is_given_up() {
     assert_eq!(send(&layer).status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
-/// A limiter whose server is out of reach.
+/// A limiter whose server is unreachable.
 struct OutOfReach;
 
 impl Limiter for OutOfReach {
@@ -385,8 +387,10 @@ impl Limiter for OutOfReach {
     }
 }
 
+/// A member that fails closed is passed over. The answer is 503 only if the failed member might have admitted the
+/// request.
 #[test]
-fn a_member_that_fails_closed_is_passed_over_and_503_is_for_requests_that_only_failures_reject() {
+fn only_failed_members_cause_503() {
     let clock = clock();
     let failing = |mode| Policy::new("failing", Arc::new(OutOfReach)).key(User::key()).on_failure(mode);
     let charged_of = |mode| {
@@ -396,16 +400,16 @@ fn a_member_that_fails_closed_is_passed_over_and_503_is_for_requests_that_only_f
     };
     assert_eq!(charged_of(FailureMode::LocalFallback), (vec!["failing".to_owned()], 200));
     assert_eq!(charged_of(FailureMode::Allow), (vec![], 200));
-    // The other member has no room: had the first one been in reach, the request might have passed.
+    // The other member has no room: if the first one had been reachable, the request might have passed.
     assert_eq!(charged_of(FailureMode::Reject), (vec!["other".to_owned()], 503));
-    // Nobody could have admitted it.
+    // The failed member could not have helped, because `all` rejects the request as well.
     let both = failing(FailureMode::Reject).or_else(memory("other", 1, &clock)).and(memory("all", 1, &clock));
     let layer = RateLimitLayer::new(both);
     assert_eq!([send(&layer), send(&layer)].map(|response| response.status().as_u16()), [200, 429]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_waits_in_a_queue_once_its_quota_is_used_up() {
+async fn a_queue_follows_an_exhausted_quota() {
     let clock = clock();
     let queue = Policy::new("queue", LeakyQueue::new(Quota::per_second(1)).max_queue(1)).key(User::key());
     let layer = RateLimitLayer::builder(memory("quota", 1, &clock).or_else(queue)).verdict().build();
@@ -422,7 +426,7 @@ async fn a_request_waits_in_a_queue_once_its_quota_is_used_up() {
 }
 
 #[test]
-fn a_member_that_lacks_its_key_is_no_alternative() {
+fn a_member_without_its_key_is_skipped() {
     let clock = clock();
     let team = memory("team", 1, &clock).key(HeaderKey::from_static("x-team")).on_missing_key(MissingKey::Skip);
     let layer = RateLimitLayer::new(memory("own", 1, &clock).or_else(team));
@@ -430,9 +434,9 @@ fn a_member_that_lacks_its_key_is_no_alternative() {
 }
 
 #[test]
-fn the_order_of_charges_does_not_change_the_choice() {
+fn charge_order_does_not_change_the_choice() {
     let clock = clock();
-    // In flight comes after memory in the order of charges, and it is the first choice.
+    // `Concurrency` is charged after the memory limiters, and it is the first choice.
     let layer = RateLimitLayer::builder(
         Policy::new("first", LeakyQueue::new(Quota::per_minute(1)))
             .key(User::key())

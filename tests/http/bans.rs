@@ -1,4 +1,4 @@
-//! Bans: the keys that a penalty bans, for how long, and through live changes.
+//! Bans: which keys a penalty bans, for how long, and how bans survive live changes.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -53,7 +53,7 @@ fn ban(layer: &RateLimitLayer, user: &str) {
 }
 
 #[test]
-fn a_ban_ends_when_its_first_response_said_whatever_follows() {
+fn later_requests_do_not_extend_a_ban() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     ban(&layer, "a");
@@ -64,7 +64,7 @@ fn a_ban_ends_when_its_first_response_said_whatever_follows() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
-/// A client that another policy tells to wait has been told nothing about this one.
+/// A client that waits for another policy has not been given a wait by this one.
 #[test]
 fn a_policy_with_room_notes_no_misconduct() {
     let clock = clock();
@@ -73,12 +73,12 @@ fn a_policy_with_room_notes_no_misconduct() {
     let layer = RateLimitLayer::new([roomy.penalty(penalty(&clock, 7_200)), posts]);
     let waits = [Method::POST, Method::POST, Method::GET, Method::GET, Method::GET, Method::GET]
         .map(|method| wait_for(&layer, "a", method));
-    // The first rejection by the policy itself tells the wait, and one retry before its end is tolerated.
+    // The policy's own first rejection advertises the wait, and one retry before its end is tolerated.
     assert_eq!(waits, [0, 1, 0, 1_800, 1_800, 7_200]);
 }
 
 #[test]
-fn repeated_bans_grow_and_are_forgotten_after_a_quiet_time() {
+fn repeated_bans_grow_until_a_quiet_time() {
     let clock = clock();
     let seconds = Duration::from_secs;
     let penalty = || penalty(&clock, 10).growing(2, seconds(35)).forgetting_after(seconds(100));
@@ -91,18 +91,18 @@ fn repeated_bans_grow_and_are_forgotten_after_a_quiet_time() {
         // One request passes, one is rejected, and one retries early.
         assert_eq!([(); 3].map(|()| wait_of(&layer, "a")), [0, 1, length]);
         pause = length;
-        // A live change forgets nothing.
+        // A live change does not reset the ban count.
         let _ = layer.handle().replace(policy(&clock).penalty(penalty())).unwrap();
     }
     let _ = layer.handle().unban("api", "a").now_or_never().unwrap().unwrap();
     clock.advance(seconds(20));
-    // A key that an operator lets in begins anew.
+    // A key that an operator unbans starts anew.
     ban(&layer, "a");
     assert_eq!(wait_of(&layer, "a"), 10);
 }
 
 #[test]
-fn a_changed_length_is_for_bans_that_begin_after_the_change() {
+fn a_changed_length_applies_to_new_bans() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     ban(&layer, "a");
@@ -116,7 +116,7 @@ fn a_changed_length_is_for_bans_that_begin_after_the_change() {
 }
 
 #[test]
-fn a_restored_penalty_keeps_the_bans_that_have_not_ended() {
+fn a_restored_penalty_keeps_unfinished_bans() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     ban(&layer, "a");
@@ -133,9 +133,9 @@ fn a_restored_penalty_keeps_the_bans_that_have_not_ended() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
-/// A well-behaved client that sends as fast as allowed: it is rejected every second, and never retries prematurely.
+/// A well-behaved client sends as fast as allowed: it is rejected every second, and never retries prematurely.
 #[test]
-fn a_client_that_waits_as_advertised_is_never_banned() {
+fn waiting_as_advertised_causes_no_ban() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).penalty(penalty(&clock, 30)));
     for _ in 0..1_000 {
@@ -145,10 +145,10 @@ fn a_client_that_waits_as_advertised_is_never_banned() {
     }
 }
 
-/// `Retry-After` is 24.8 days at most. Under a limit of one in 90 days, a client that asked again after exactly that
-/// time was premature, and the second time banned.
+/// `Retry-After` is 24.8 days at most. Under a limit of one in 90 days, a client that retried after exactly that time
+/// counted as premature, and was banned the second time.
 #[test]
-fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
+fn obeying_the_longest_advertised_wait_is_safe() {
     let clock = clock();
     let day = Duration::from_secs(86_400);
     let limit = TokenBucket::new(Quota::per(1, day * 90));
@@ -165,9 +165,9 @@ fn a_client_that_waits_for_the_longest_wait_that_is_advertised_is_not_banned() {
     assert_eq!(wait_of(&layer, "a"), 0);
 }
 
-/// One response that a client held open kept its key from being banned: none of 507 rejections in six seconds counted.
+/// A response that a client held open kept its key from being banned: in six seconds, 507 rejections did not count.
 #[test]
-fn a_response_that_is_held_open_excuses_few_rejections() {
+fn an_open_response_excuses_few_rejections() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(&clock).settle_by_handler().penalty(penalty(&clock, 30)));
     let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
@@ -176,14 +176,14 @@ fn a_response_that_is_held_open_excuses_few_rejections() {
     let held = service.oneshot(request).now_or_never().expect("memory answers at once").unwrap();
     let waits: Vec<_> = (0..500).map(|_| wait_of(&layer, "a")).collect();
     drop(held);
-    // Ten are excused. The next one counts, and is the one that the penalty allows.
+    // Ten are excused. The next one counts, and the penalty allows it.
     let banned_by = waits.iter().position(|wait| *wait == 30).expect("it is never banned");
     assert!((2..=11).contains(&banned_by), "banned by rejection {banned_by}");
 }
 
 /// A rejection without a `Retry-After` does not count, although an earlier rejection has advertised a wait.
 #[test]
-fn requests_that_never_fit_are_no_reason_for_a_ban() {
+fn requests_that_never_fit_cause_no_ban() {
     let clock = clock();
     let cost_above_the_burst = 2;
     let policy = policy(&clock)
@@ -199,7 +199,7 @@ fn requests_that_never_fit_are_no_reason_for_a_ban() {
 }
 
 #[test]
-fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
+fn penalties_on_shared_keys_are_rejected() {
     let clock = clock();
     let shared =
         || Policy::new("api", timed(TokenBucket::new(Quota::per_second(1)), &clock)).penalty(penalty(&clock, 30));
@@ -212,7 +212,7 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     for policy in [header(), header().on_missing_key(MissingKey::Skip)] {
         let _ = RateLimitLayer::try_new(policy).unwrap();
     }
-    // A custom extractor that shares its key now and then is not known in advance.
+    // A custom extractor may share its key now and then, which the builder cannot know in advance.
     let custom = shared().key(key_fn(|_| Some(PartitionKey::SHARED)));
     let layer = RateLimitLayer::new(custom);
     assert_eq!(wait_of(&layer, "a"), 0);
@@ -221,16 +221,16 @@ fn a_penalty_on_a_key_that_clients_share_is_rejected_when_the_layer_is_built() {
     }
 }
 
-/// With all rounds, more keys misbehave than the table of bans holds: the bans that end first are evicted, and counted.
+/// With all rounds, more keys misbehave than the ban table holds. It evicts the bans that end first, and counts them.
 #[test]
-fn bans_and_those_that_a_flood_evicts_are_counted() {
+fn live_and_evicted_bans_are_counted() {
     let metrics = Metrics::record();
     let clock = clock();
     let nothing = RateLimiter::new(
         TokenBucket::new(Quota::per_day(1)),
         MemoryStore::with_capacity(300_000).with_clock(clock.clone()),
     );
-    // Cost 1 and burst 1, so that the second request is rejected; in most cases, the second rejection bans the key.
+    // Cost 1 and burst 1, so that the second request is rejected; usually the second rejection bans the key.
     let policy = Policy::new("api", nothing).key(User::key());
     let layer = RateLimitLayer::new(policy.penalty(penalty(&clock, 3_600)));
     let count = |series: &str| {

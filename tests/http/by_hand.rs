@@ -1,4 +1,4 @@
-//! Credits and charges by hand, in memory: what later requests find.
+//! Credits and charges by hand, in memory, and their effect on later requests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -56,10 +56,10 @@ fn left(limits: &LimitsHandle, policy: &str) -> u64 {
     at_once(limits.peek(policy, "alice")).unwrap().decision().remaining()
 }
 
-/// A plain policy, alone and beside another one: after the charge, its requests take the longer path until the debt is
-/// paid.
+/// A plain policy, alone and beside another one: after the charge, its requests leave the fast path until time has paid
+/// the debt.
 #[test]
-fn a_charge_beyond_the_limit_is_owed_and_time_pays_it() {
+fn a_charge_beyond_the_limit_is_owed() {
     let other = |clock: &ManualClock| {
         Policy::new("day", timed(FixedWindow::new(Quota::per_day(1_000)), clock)).key(User::key())
     };
@@ -90,7 +90,7 @@ fn a_charge_beyond_the_limit_is_owed_and_time_pays_it() {
 }
 
 #[test]
-fn a_debt_by_hand_survives_a_live_change_and_a_reset_forgives_it() {
+fn a_manual_debt_survives_changes_until_reset() {
     let clock = ManualClock::new();
     let layer = RateLimitLayer::new(api(&clock));
     let limits = layer.handle();
@@ -102,9 +102,9 @@ fn a_debt_by_hand_survives_a_live_change_and_a_reset_forgives_it() {
     assert_eq!(status(&layer, "alice"), 200);
 }
 
-/// Costs that are settled while the key owes something count towards its debt, and do not add to it.
+/// Costs that are settled while the key is in debt count towards that debt, and do not add to it.
 #[test]
-fn a_shortfall_is_forgiven_also_while_the_key_owes_something() {
+fn a_shortfall_in_debt_is_forgiven() {
     let clock = ManualClock::new();
     let layer = RateLimitLayer::new(api(&clock).settle_by_handler());
     let limits = layer.handle();
@@ -162,7 +162,7 @@ fn a_balance_is_credited_used_and_overdrawn() {
     assert_eq!([status(&layer, "alice"), status(&layer, "alice")], [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS]);
 }
 
-/// A request that a later policy rejects, and one that costs less in the end.
+/// For a request that a later policy rejects, and for one whose final cost is lower.
 #[test]
 fn units_of_a_balance_are_given_back() {
     let clock = ManualClock::new();
@@ -187,7 +187,7 @@ fn units_of_a_balance_are_given_back() {
 }
 
 #[test]
-fn a_balance_owes_the_shortfall_of_a_settled_cost_if_the_policy_says_so() {
+fn a_balance_owes_shortfalls_if_configured() {
     for (owes, after_a_credit) in [(true, 3), (false, 10)] {
         let policy = Policy::new("bought", Balance::new()).key(User::key()).settle_by_handler();
         let layer = RateLimitLayer::new(if owes { policy.owe_shortfalls() } else { policy });
@@ -205,7 +205,7 @@ fn a_balance_owes_the_shortfall_of_a_settled_cost_if_the_policy_says_so() {
 }
 
 #[test]
-fn what_cannot_be_done_is_an_error_that_says_why() {
+fn impossible_charges_are_errors_with_a_reason() {
     let clock = ManualClock::new();
     let own_quota = timed(TokenBucket::new(Quota::per_hour(10)), &clock);
     let policies = [

@@ -1,4 +1,4 @@
-//! Live changes of layers, by their handles. The changes of limiters are tested in `tests/store/change_*.rs`.
+//! Live changes through layer handles. `tests/store/change_*.rs` test how limiters change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,9 +35,9 @@ fn hello()
     service_fn(|_: Request<()>| async { Ok(Response::new("hello".to_owned())) })
 }
 
-/// A change applies to all services of a layer, whenever they were made.
+/// A change applies to all of a layer's services, no matter when they were made.
 #[tokio::test]
-async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
+async fn a_change_keeps_what_was_used() {
     let clock = clock();
     let policy = |limit| Policy::new("p", store(TokenBucket::new(Quota::per_hour(limit)), &clock));
     let layer = RateLimitLayer::new(policy(3));
@@ -59,20 +59,21 @@ async fn a_layer_changes_its_services_at_once_and_keeps_what_was_used() {
     let mut after = layer.layer(hello());
     assert_eq!(call(&mut after, "/").await.headers()["ratelimit"].to_str().unwrap().split(';').nth(1), Some("r=4"));
 
-    // A rejected set of policies changes nothing.
+    // A rejected policy set changes nothing.
     let error = limits.replace([policy(20), policy(20)]).unwrap_err();
     assert!(matches!(error, PolicyError::DuplicateName { name, .. } if name == "p"));
     assert!(matches!(limits.replace(policy(20).cost(21)), Err(PolicyError::CostAboveBurst { .. })));
     assert!(matches!(limits.replace(Vec::<Policy>::new()), Err(PolicyError::NoPolicy)));
     assert_eq!(call(&mut before, "/").await.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
 
-    // A lowered limit grants no more than what is left of the new burst.
+    // After the limit is lowered, the key gets at most what is left of the new burst.
     limits.replace(policy(4)).unwrap();
     assert_eq!(call(&mut before, "/").await.status(), 503);
 }
 
+/// The counters keep their values.
 #[tokio::test]
-async fn costs_conditions_and_shadow_change_and_counts_go_on() {
+async fn costs_conditions_and_shadows_change_live() {
     let clock = clock();
     let policy = || Policy::new("p", store(TokenBucket::new(Quota::per_hour(4)), &clock));
     let layer = RateLimitLayer::new(policy().shadow());
@@ -95,7 +96,7 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     assert_eq!(layer.shadow_rejected("q"), Some(0));
     assert_eq!(call(&mut service, "/").await.status(), 200);
 
-    // A limiter of another kind, and then the same limiter again.
+    // A limiter of another kind, and then the first one again.
     let window = store(FixedWindow::new(Quota::per_hour(4)), &clock);
     let replaced = limits.replace(Policy::new("p", Arc::clone(&window))).unwrap();
     assert_eq!(replaced.not_inherited(), ["p"]);
@@ -106,9 +107,9 @@ async fn costs_conditions_and_shadow_change_and_counts_go_on() {
     assert_eq!(call(&mut service, "/").await.status(), 503);
 }
 
-/// An emergency limit and back, with limiters that are kept.
+/// An emergency limit replaces the usual one and back again; both limiters are kept.
 #[tokio::test]
-async fn a_limiter_that_was_in_force_before_is_in_force_again() {
+async fn a_former_limiter_applies_again() {
     let clock = clock();
     let kept = |burst| {
         Arc::new(RateLimiter::new(
@@ -121,7 +122,7 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     let (mut service, limits) = (layer.layer(hello()), layer.handle());
     assert_eq!(call(&mut service, "/").await.status(), 200);
     for (limiter, admitted) in [(&strict, 1), (&usual, 8), (&strict, 0)] {
-        // Shared by two policies.
+        // Two policies share the limiter.
         let replaced = limits
             .replace([Policy::new("p", Arc::clone(limiter)), Policy::new("q", Arc::clone(limiter)).cost_fn(|_| 0)]);
         assert_eq!(replaced.unwrap().not_inherited(), [""; 0]);
@@ -146,10 +147,9 @@ async fn a_limiter_that_was_in_force_before_is_in_force_again() {
     assert_eq!((usual.waiting(), strict.waiting()), (3, 3));
 }
 
-/// A waiter is answered under the policies that it arrived under. Its turn follows the new rate. The next request uses
-/// the new policies.
+/// The waiter's departure follows the new rate. The next request uses the new policies.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
+async fn a_waiter_is_answered_under_its_policies() {
     let queue =
         |per_hour| LeakyQueue::new(Quota::per_hour(per_hour)).max_queue(5).max_wait(Duration::from_secs(86_400));
     let layer = RateLimitLayer::new(Policy::new("before", queue(1)));
@@ -159,7 +159,7 @@ async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
     let named =
         |answer: &Answer| answer.headers()["ratelimit-policy"].to_str().unwrap().split(';').next().map(str::to_owned);
 
-    // A policy with a new name starts afresh; the waiter stays in the old queue.
+    // A policy with a new name starts afresh, so the waiter stays in the old queue.
     let waits = tokio::spawn({
         let mut service = service.clone();
         async move { call(&mut service, "/").await }
@@ -169,7 +169,7 @@ async fn a_waiter_finishes_under_the_policies_that_it_arrived_under() {
     assert_eq!(named(&call(&mut service, "/").await).as_deref(), Some("\"p\""));
     assert_eq!(named(&waits.await.unwrap()).as_deref(), Some("\"before\""));
 
-    // A policy of the same name inherits; the waiter departs as soon as the new rate allows.
+    // A policy with the old name inherits, so the waiter departs as soon as the new rate allows.
     let waits = tokio::spawn({
         let mut service = service.clone();
         async move { (call(&mut service, "/").await, tokio::time::Instant::now()) }
@@ -202,9 +202,9 @@ async fn queues_that_were_replaced_are_closed() {
     assert_eq!(waits.await.unwrap().status(), 503);
 }
 
-/// Charges from before a change are refunded after it, if another policy rejects.
+/// Charges made before a change are refunded after it if another policy rejects.
 #[tokio::test(start_paused = true)]
-async fn charges_from_before_a_change_are_refunded_to_the_heirs() {
+async fn heirs_refund_charges_from_before_a_change() {
     let clock = clock();
     let closing = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::from_secs(86_400)));
     let bucket = |limit| Policy::new("bucket", store(TokenBucket::new(Quota::per_hour(limit)), &clock));
@@ -218,7 +218,7 @@ async fn charges_from_before_a_change_are_refunded_to_the_heirs() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     layer.handle().replace(bucket(4)).unwrap();
     let left = |answer: &Answer| answer.headers()["ratelimit"].to_str().unwrap().split(';').nth(1).map(str::to_owned);
-    // Two are used, and this request uses a third.
+    // Two units are used, and this request uses a third.
     assert_eq!(left(&call(&mut service, "/").await).as_deref(), Some("r=1"));
     closing.close();
     assert_eq!(waits.await.unwrap().status(), 503);

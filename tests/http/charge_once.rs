@@ -1,4 +1,4 @@
-//! `Policy::charge_once`: which retries are free, and how much a client gets that repeats whatever it likes.
+//! `Policy::charge_once`: which retries are free, and how much a client gets by repeating requests.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -43,7 +43,7 @@ fn by_account(name: &'static str, limiter: impl tower_sluice::limiter::IntoLimit
     Policy::new(name, limiter).key(HeaderKey::from_static("x-account"))
 }
 
-/// So many per day and account.
+/// A daily limit per account.
 fn per_day(limit: u64, clock: &ManualClock) -> Policy {
     by_account("p", timed(FixedWindow::new(Quota::per_day(limit)), clock))
 }
@@ -58,7 +58,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(policy)
 }
 
-/// Sends a request that is answered at once with 200, and returns what is left; `None` if it is rejected.
+/// Sends a request that is answered 200 at once. Returns what is left; `None` if it is rejected.
 fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u64> {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
     let response = layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
@@ -69,14 +69,14 @@ fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u64> {
 
 type InFlight = Pin<Box<dyn Future<Output = Result<Response<ResponseBody<Empty<Bytes>>>, Infallible>>>>;
 
-/// A request that is in flight until its status is sent.
+/// A request that is in flight until the test sends its status.
 struct Open {
     answer: oneshot::Sender<u16>,
     response: InFlight,
 }
 
 impl Open {
-    /// `None` if it is rejected.
+    /// Returns `None` if the request is rejected.
     fn send(layer: &RateLimitLayer, request: Request<()>) -> Option<Self> {
         let (answer, awaited) = oneshot::channel();
         let awaited = Arc::new(Mutex::new(Some(awaited)));
@@ -102,12 +102,13 @@ impl Open {
     }
 }
 
+/// The policy says how many retries are free, and for how long.
 #[test]
-fn a_retry_of_a_request_that_is_over_is_free_so_many_times() {
+fn retries_are_free_after_the_first_request() {
     let clock = ManualClock::new();
     let layer = layer(per_day(4, &clock).charge_once(once(&clock, 2)));
     assert_eq!([(); 5].map(|()| left(&layer, post("a", "k"))), [Some(3), Some(3), Some(3), Some(2), Some(1)]);
-    // Nothing is left of the quota of another account, whose retries pass all the same.
+    // Another account has used up its quota, and its retries still pass.
     for (key, expected) in
         [("1", Some(3)), ("2", Some(2)), ("3", Some(1)), ("4", Some(0)), ("5", None), ("4", Some(0)), ("5", None)]
     {
@@ -122,7 +123,7 @@ fn a_retry_of_a_request_that_is_over_is_free_so_many_times() {
 }
 
 #[test]
-fn unless_set_otherwise_a_retry_of_any_of_many_requests_is_free_once_within_a_day() {
+fn by_default_one_daily_retry_is_free() {
     let clock = ManualClock::new();
     let policy = by_account("p", timed(FixedWindow::new(Quota::per(1_000, 720 * HOUR)), &clock));
     let layer = layer(policy.charge_once(ChargeOnce::by_header(KEY).with_clock(clock.clone())));
@@ -137,7 +138,7 @@ fn unless_set_otherwise_a_retry_of_any_of_many_requests_is_free_once_within_a_da
 }
 
 #[test]
-fn a_repetition_is_charged_while_the_first_request_is_in_flight() {
+fn repetitions_during_the_first_request_are_charged() {
     let clock = ManualClock::new();
     let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));
     let first = Open::send(&layer, post("a", "k")).unwrap();
@@ -145,18 +146,18 @@ fn a_repetition_is_charged_while_the_first_request_is_in_flight() {
     let second = Open::send(&layer, post("a", "k")).unwrap();
     assert_eq!(left(&layer, post("a", "probe")), Some(5), "the second was charged");
     first.end(500);
-    // Failed or not, it was charged: a retry is free, once. The second one does not add another.
+    // The first request was charged although it failed, so one retry is free. The second request does not add another.
     assert_eq!(left(&layer, post("a", "k")), Some(5));
     second.end(200);
     assert_eq!(left(&layer, post("a", "k")), Some(4));
-    // A client that disconnects before the response.
+    // The client disconnects before the response.
     drop(Open::send(&layer, post("a", "lost")));
     assert_eq!(left(&layer, post("a", "lost")), Some(3));
 }
 
 /// A download that is still running has not been lost.
 #[test]
-fn a_repetition_is_charged_until_the_body_of_the_response_has_ended() {
+fn repetitions_are_charged_until_the_body_ends() {
     let clock = ManualClock::new();
     let layer = layer(per_day(9, &clock).charge_once(once(&clock, 1)));
     let Open { answer, response } = Open::send(&layer, post("a", "k")).unwrap();
@@ -164,9 +165,9 @@ fn a_repetition_is_charged_until_the_body_of_the_response_has_ended() {
     let response = response.now_or_never().expect("the head is there").unwrap();
     assert_eq!(left(&layer, post("a", "k")), Some(7));
     drop(response);
-    // Of the repetition, which is over, too: the record is that of the one that was over first.
+    // The repetition is over, too, but the record belongs to whichever request ended first.
     assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(7), Some(6)]);
-    // The body of the first alone.
+    // Now only the first request's body.
     let Open { answer, response } = Open::send(&layer, post("a", "other")).unwrap();
     answer.send(200).unwrap();
     let response = response.now_or_never().expect("the head is there").unwrap();
@@ -176,13 +177,13 @@ fn a_repetition_is_charged_until_the_body_of_the_response_has_ended() {
 }
 
 #[test]
-fn a_retry_of_what_was_not_charged_is_charged() {
+fn retries_of_uncharged_requests_are_charged() {
     let clock = ManualClock::new();
     let rejected = layer(per_day(1, &clock).charge_once(once(&clock, 9)));
     assert_eq!(left(&rejected, post("a", "first")), Some(0));
     assert_eq!([(); 3].map(|()| left(&rejected, post("a", "k"))), [None; 3]);
 
-    // Of a request whose charge was refunded.
+    // The first request's charge was refunded.
     let failures = per_day(2, &clock).charge_when(|response| response.status() == 401).charge_once(once(&clock, 9));
     let failures = layer(failures);
     for _ in 0..5 {
@@ -196,8 +197,9 @@ fn a_retry_of_what_was_not_charged_is_charged() {
     assert!(Open::send(&failures, post("a", "k")).is_none(), "it was never charged");
 }
 
+/// Account, method, path, idempotency key and cost must all be equal.
 #[test]
-fn a_retry_is_one_if_all_of_its_parts_are_equal() {
+fn a_retry_must_equal_its_request() {
     let clock = ManualClock::new();
     let cost = |request: &tower_sluice::RequestHead<'_>| if request.uri().query() == Some("big") { 3 } else { 1 };
     let layer = layer(per_day(99, &clock).cost_fn(cost).charge_once(once(&clock, 99)));
@@ -215,9 +217,9 @@ fn a_retry_is_one_if_all_of_its_parts_are_equal() {
         (Method::POST, "/a", "b", "k", 1),
         (Method::POST, "/a", "ab", "K", 1),
         (Method::POST, "/a", "ab", "\"k\"", 1),
-        // A cheap request makes no expensive one free, nor the other way round.
+        // A cheap request does not make an expensive one free, and an expensive one does not make a cheap one free.
         (Method::POST, "/a?big", "ab", "k", 3),
-        // The same bytes, divided in another way.
+        // These bytes are equal, but divided in another way.
         (Method::POST, "/a", "a", "bk", 1),
         (Method::POST, "/a", "abk", "POST", 1),
         (Method::from_bytes(b"KPOST").unwrap(), "/a", "ab", "k", 1),
@@ -230,7 +232,7 @@ fn a_retry_is_one_if_all_of_its_parts_are_equal() {
 }
 
 #[test]
-fn what_is_no_idempotency_key_is_charged_as_ever() {
+fn invalid_idempotency_keys_are_charged() {
     let clock = ManualClock::new();
     let layer = layer(per_day(99, &clock).charge_once(once(&clock, 9)));
     let with = |lines: &[&[u8]]| {
@@ -250,9 +252,9 @@ fn what_is_no_idempotency_key_is_charged_as_ever() {
 }
 
 #[test]
-fn a_free_retry_that_is_rejected_is_not_used_up() {
+fn a_rejected_retry_stays_free() {
     let clock = ManualClock::new();
-    // A ban at the second retry that comes too early.
+    // The second premature retry leads to a ban.
     let penalty = Penalty::new(Quota::per_day(1), HOUR / 2).with_clock(clock.clone());
     let banning = layer(per_day(1, &clock).penalty(penalty).charge_once(once(&clock, 1)));
     assert_eq!(left(&banning, post("a", "k")), Some(0));
@@ -263,7 +265,7 @@ fn a_free_retry_that_is_rejected_is_not_used_up() {
 
     let all = Policy::new("all", timed(TokenBucket::new(Quota::per_hour(2)), &clock));
     let both = RateLimitLayer::new([per_day(9, &clock).charge_once(once(&clock, 1)), all]);
-    // Another policy rejects, whose charges are not free.
+    // Another policy rejects, and it charges every request.
     assert_eq!(["k", "other", "third"].map(|key| status(&both, key)), [200, 200, 503]);
     assert_eq!([(); 5].map(|()| status(&both, "k")), [503; 5]);
     clock.advance(HOUR / 2);
@@ -272,16 +274,16 @@ fn a_free_retry_that_is_rejected_is_not_used_up() {
     assert_eq!(left(&both, post("a", "k")), Some(6), "it was the only one");
 }
 
-/// A retry is free until its record ends, in a minute here. Another policy rejects it for an hour, which was
-/// advertised: an hour later the request was charged again, and told to wait for 82,800 seconds more.
+/// A retry is free until its record ends, here after a minute. Another policy rejects it for an hour and advertised
+/// that hour. An hour later the request was charged again, and told to wait 82,800 seconds more.
 #[test]
-fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
+fn a_free_retrys_wait_covers_its_charge() {
     for (within, wait) in [(60, 86_400), (3_600, 86_400), (3_601, 3_600)] {
         let clock = ManualClock::new();
         let per_hour = by_account("hour", timed(FixedWindow::new(Quota::per_hour(2)), &clock));
         let free = once(&clock, 9).within(Duration::from_secs(within));
         let layer = RateLimitLayer::new([per_day(1, &clock).charge_once(free), per_hour]);
-        // The first uses the day up, and the second, which is free, the hour.
+        // The first request uses up the day, and the second, which is free, the hour.
         assert_eq!([(); 2].map(|()| answer(&layer, "k")), [(200, None); 2]);
         assert_eq!(answer(&layer, "k"), (429, Some(wait)), "{within}");
         clock.advance(Duration::from_secs(wait));
@@ -293,7 +295,7 @@ fn status(layer: &RateLimitLayer, key: &str) -> u16 {
     answer(layer, key).0
 }
 
-/// The status, and the seconds in `Retry-After`.
+/// Returns the status, and the seconds in `Retry-After`.
 fn answer(layer: &RateLimitLayer, key: &str) -> (u16, Option<u64>) {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
     let response = layer.layer(hello).oneshot(post("a", key)).now_or_never().unwrap().unwrap();
@@ -302,7 +304,7 @@ fn answer(layer: &RateLimitLayer, key: &str) -> (u16, Option<u64>) {
 }
 
 #[test]
-fn a_live_change_keeps_the_free_retries() {
+fn a_live_change_keeps_free_retries() {
     let clock = ManualClock::new();
     let policy = |limit, free| per_day(limit, &clock).charge_once(once(&clock, free));
     let layer = layer(policy(5, 2));
@@ -317,7 +319,7 @@ fn a_live_change_keeps_the_free_retries() {
 }
 
 #[test]
-fn a_policy_whose_retries_cannot_be_free_is_rejected() {
+fn policies_without_possible_free_retries_are_rejected() {
     struct Custom;
     impl Limiter for Custom {
         fn decide(&self, _: &Ask<'_>) -> Answer {
@@ -347,10 +349,10 @@ fn a_policy_whose_retries_cannot_be_free_is_rejected() {
     let _ = RateLimitLayer::try_new(bucket().charge_when(|_| true).charge_once(once(&clock, 1))).unwrap();
 }
 
-/// One idempotency key for endless payloads, a key that is used for all that comes within an hour, and keys of a whole
-/// day whose retries are sent at once.
+/// Three attempts: one idempotency key for endless payloads, one key for all requests within an hour, and day-long keys
+/// whose retries are sent at once.
 #[test]
-fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
+fn reused_keys_get_bounded_free_retries() {
     let clock = ManualClock::new();
     let quota = Quota::per_hour(60).burst(10);
     let served = |layer: &RateLimitLayer, key: &str| u64::from(status(layer, key) == 200);
@@ -377,7 +379,7 @@ fn reused_keys_get_no_more_than_one_plus_free_retries_times_the_quota() {
     }
 }
 
-/// What [`ChargeOnce`] does, by a map of records: the two limiters have models of their own.
+/// A model of [`ChargeOnce`] that uses a map of records. Both limiters have models of their own.
 struct Model {
     quota: Arc<dyn Limiter>,
     retries: Arc<dyn Limiter>,
@@ -414,10 +416,10 @@ impl Model {
     }
 }
 
-/// Any reuse of keys, with any overlap, of any cost, in any order: each request has the fate that the model gives it,
-/// and in no interval is an account granted more than 1 + free retries times its quota.
+/// Keys are reused with any overlap, cost and order. Each request ends as the model predicts, and in no interval does
+/// an account get more than 1 + free retries times its quota.
 #[test]
-fn random_schedules_agree_with_the_model_and_stay_within_one_plus_free_retries_times_the_quota() {
+fn random_schedules_agree_with_the_model() {
     let mut seen = [0_u32; 3];
     let mut trace = Trace::of(rounds(60, 1_000));
     while trace.goes_on([("free", seen[0] > 300), ("charged", seen[1] > 300), ("rejected", seen[2] > 300)]) {

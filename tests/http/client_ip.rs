@@ -122,8 +122,9 @@ fn forged_prefixes_do_not_change_the_key() {
     assert_eq!(keys, HashSet::from([PartitionKey::from(ip("203.0.113.9").unwrap())]));
 }
 
+/// All other IPv6 addresses have one key per /64.
 #[test]
-fn ipv4_in_ipv6_is_one_key_per_address_and_a_64_is_one_key() {
+fn embedded_ipv4_has_one_key_per_address() {
     let count = rounds(4_096, 65_536);
     let keys = |base: &str, shift: u32| {
         let base: Ipv6Addr = base.parse().unwrap();
@@ -133,7 +134,8 @@ fn ipv4_in_ipv6_is_one_key_per_address_and_a_64_is_one_key() {
     };
     assert_eq!(keys("::ffff:203.0.0.0", 0), count);
     assert_eq!(keys("64:ff9b::203.0.0.0", 0), count);
-    // A local NAT64 (RFC 8215) has the address at the end, or at one of four other places (RFC 6052, section 2.2).
+    // A local NAT64 prefix (RFC 8215) puts the address at the end, or at one of four other places (RFC 6052, section
+    // 2.2).
     for (base, shift) in
         [("64:ff9b:1::", 0), ("64:ff9b:1:fffe::cb00:0", 0), ("64:ff9b:1::", 40), ("64:ff9b:1:ab00::", 48)]
     {
@@ -156,7 +158,7 @@ fn only_ipv4_notations_are_the_same_client() {
 }
 
 #[test]
-fn nat64_and_6to4_are_trusted_as_written_only() {
+fn nat64_and_6to4_are_trusted_literally() {
     let translated = ["10.0.0.2, 64:ff9b::10.0.0.1", "10.0.0.2, 2002:a00:1::"];
     assert_eq!(client(&behind_proxies(), &translated[..1]), ip("64:ff9b::a00:1"));
     assert_eq!(client(&behind_proxies(), &translated[1..]), ip("2002:a00:1::"));
@@ -172,8 +174,9 @@ fn no_other_header_is_read() {
     assert_eq!(ClientIp::new(IpSource::Peer, proxies()).resolve(&head), Ok(ip("10.0.0.1")));
 }
 
+/// If the policy says so, they have no key instead.
 #[test]
-fn unidentified_clients_have_the_peers_key_or_none() {
+fn unidentified_clients_share_the_peers_key() {
     for lines in [&[][..], &["unknown"], &[", ,"], &["0.0.0.0"]] {
         let request = request("[::ffff:10.0.0.1]:555", XFF, lines);
         let head = RequestHead::from(&request);
@@ -186,7 +189,7 @@ fn unidentified_clients_have_the_peers_key_or_none() {
 }
 
 #[test]
-fn without_a_peer_address_no_header_is_trusted() {
+fn without_a_peer_no_header_is_trusted() {
     let request = Request::builder().header(XFF, "6.6.6.6").body(()).unwrap();
     for key in [ClientIp::peer(), behind_proxies(), ClientIp::new(IpSource::XForwardedFor, TrustedProxies::hops(1))] {
         assert!(matches!(key.extract(&RequestHead::from(&request)), Err(KeyError::Misconfigured { .. })));
@@ -234,7 +237,7 @@ fn well_known_headers_have_constructors() {
 }
 
 #[test]
-fn obfuscated_nodes_are_clients_only_if_enabled() {
+fn obfuscated_nodes_are_clients_if_enabled() {
     let plain = ClientIp::new(IpSource::Forwarded, proxies());
     let named = plain.clone().obfuscated_nodes();
     let of = |key: &ClientIp, line: &str| partition(key, &request(PROXY, "forwarded", [line]));
@@ -242,7 +245,7 @@ fn obfuscated_nodes_are_clients_only_if_enabled() {
 
     assert_eq!(of(&plain, "for=6.6.6.6, for=_abc"), proxy);
     assert_ne!(of(&named, "for=6.6.6.6, for=_abc"), proxy);
-    // Neither the elements before the name nor those after it matter, only the name and the proxy that wrote it.
+    // Only the name counts, and the proxy that wrote it; elements before the name and after it do not matter.
     for same in ["for=7.7.7.7, for=\"_abc\"", "x=\", for=_abc", "for=_abc, for=10.0.0.9", "for=\"_abc:80\";proto=http"]
     {
         assert_eq!(of(&named, same), of(&named, "for=_abc"), "{same}");
@@ -253,7 +256,8 @@ fn obfuscated_nodes_are_clients_only_if_enabled() {
     assert_eq!(keys.len(), 7);
     assert_eq!(of(&named, "for=3.3.3.3, for=_"), proxy, "no name, and the end of the search");
 
-    // It is not an address. From an untrusted peer it is ignored. With a count, its position decides.
+    // An obfuscated name is not an address. From an untrusted peer it is ignored. With a proxy count, its position
+    // decides.
     assert_eq!(resolve(&named, PROXY, "forwarded", ["for=_abc"]), None);
     assert_eq!(
         named.network(&RequestHead::from(&request(PROXY, "forwarded", ["for=_abc"]))).unwrap().to_string(),
@@ -388,9 +392,8 @@ impl Element {
     }
 }
 
-/// Header values close to what is valid, and any others.
 #[test]
-fn ranges_that_span_the_internet_together_are_rejected() {
+fn ranges_spanning_the_internet_are_rejected() {
     for half in [
         ["0.0.0.0/1", "128.0.0.0/1"].as_slice(),
         &["128.0.0.0/1"],
@@ -402,7 +405,7 @@ fn ranges_that_span_the_internet_together_are_rejected() {
         &["::ffff:0:0/97"],
     ] {
         assert!(TrustedProxies::networks(half).is_err(), "{half:?}");
-        // Even if they are added in two calls.
+        // They are rejected even if they are added in two calls.
         let (first, rest) = half.split_at(half.len() - 1);
         let both = proxies().and_networks(first).and_then(|trusted| trusted.and_networks(rest));
         assert!(both.unwrap_err().to_string().contains("half of all addresses"), "{half:?}");
@@ -416,6 +419,7 @@ fn ranges_that_span_the_internet_together_are_rejected() {
     }
 }
 
+/// Header values close to valid ones, and any others.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let syntax = select(b"for=\"\\,; []:.%_0123456789abcdef\t".to_vec());
     let words =
@@ -431,7 +435,7 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
 proptest! {
     #![proptest_config(cases(2_000))]
 
-    /// Compares with the definition, for any list of elements in any number of lines.
+    /// Compares with the definition, for any element list in any number of lines.
     #[test]
     fn the_client_is_found_from_the_right(
         list in prop::collection::vec((Element::any(), any::<u8>(), any::<bool>()), 0..8),
@@ -462,7 +466,7 @@ proptest! {
         prop_assert_eq!(resolve(&key, PROXY, header, &lines), want, "{:?}", lines);
     }
 
-    /// Whatever a client sends, the elements of the proxies behind it decide.
+    /// A client may send anything; the elements that the proxies behind it append decide.
     #[test]
     fn the_client_cannot_be_forged(
         forged in prop::collection::vec(line(), 0..4),
@@ -493,9 +497,9 @@ proptest! {
         prop_assert_eq!(resolve(&key, "9.9.9.9:1", header, &lines), ip("9.9.9.9"));
     }
 
-    /// Nothing panics, and a resolved address occurs in the header, followed by trusted ones only.
+    /// Nothing panics, and the header contains the resolved address, followed by trusted ones only.
     #[test]
-    fn any_bytes_yield_only_addresses_that_they_contain(
+    fn any_bytes_yield_only_contained_addresses(
         lines in prop::collection::vec(line(), 0..5),
         count in 0..4usize,
         lenient: bool,
@@ -509,7 +513,7 @@ proptest! {
             }
         }
 
-        // Zones are beyond the naive reader below.
+        // The naive reader below does not know zones.
         let without_zones = |line: &Vec<u8>| line.split(|&byte| byte == b'%').collect::<Vec<_>>().concat();
         let lines: Vec<_> = lines.iter().map(without_zones).collect();
         let joined = lines.join(&b',');

@@ -1,4 +1,4 @@
-//! Crossings: the use of a key passes a share of its limit.
+//! Crossings: a key's use passes a share of its limit.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ fn clock() -> ManualClock {
     clock
 }
 
-/// A policy in which a request costs what its query says.
+/// A policy whose request costs are in the query.
 fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
     let store = MemoryStore::default().with_clock(clock.clone());
     Policy::new("api", RateLimiter::new(algorithm, store))
@@ -35,7 +35,7 @@ fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
         .cost_fn(|request| request.uri().query().map_or(1, |cost| cost.parse().unwrap()))
 }
 
-/// Writes down all crossings, as "KEY SHARE USED/LIMIT SECONDS".
+/// Records all crossings as "KEY SHARE USED/LIMIT SECONDS".
 #[derive(Clone, Default)]
 struct Crossings(Arc<Mutex<Vec<String>>>);
 
@@ -60,8 +60,8 @@ fn describe(crossing: &Crossing<'_>) -> String {
     format!("{key} {share} {used}/{limit} {}", crossing.reset_after().as_secs())
 }
 
-/// Sends a request of `user` that costs `cost`, and settles it at `settled`. Returns the status, and the share that the
-/// verdict has.
+/// Sends a request by `user` that costs `cost`, and settles it at `settled`. Returns the status, and the share in the
+/// verdict.
 fn settle(layer: &RateLimitLayer, user: &str, cost: u64, settled: Option<u64>) -> (u16, Option<f64>) {
     let handler = service_fn(move |request: Request<()>| async move {
         if let Some(cost) = settled {
@@ -84,21 +84,22 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::builder(policy).verdict().build()
 }
 
+/// The charge that reaches the share reports it.
 #[test]
-fn a_share_is_reported_once_in_a_window_by_the_charge_that_reaches_it() {
+fn a_share_is_reported_once_per_window() {
     let crossings = Crossings::default();
     let clock = clock();
     let layer = layer(crossings.watch(policy(FixedWindow::new(Quota::per_hour(10)), &clock), &[1.0, 0.8, 0.95]));
     assert_eq!(send(&layer, "alice", 7), (200, None));
     assert_eq!(send(&layer, "bob", 7), (200, None));
     assert_eq!(crossings.take(), [""; 0]);
-    // Rejections and requests of cost 0 cross nothing.
+    // Rejections and requests at cost 0 cross nothing.
     assert_eq!([send(&layer, "alice", 4), send(&layer, "alice", 0)], [(429, None), (200, None)]);
     clock.advance(MINUTE);
     assert_eq!(send(&layer, "alice", 1), (200, Some(0.8)));
     assert_eq!(send(&layer, "alice", 1), (200, None));
     assert_eq!(crossings.take(), ["alice 0.8 8/10 3540"]);
-    // Nine and a half units are ten. Both shares are crossed at once, the lower one first.
+    // 9.5 units round up to ten, so both shares are crossed at once, the lower one first.
     assert_eq!(send(&layer, "alice", 1), (200, Some(1.0)));
     assert_eq!(crossings.take(), ["alice 0.95 10/10 3540", "alice 1 10/10 3540"]);
     assert_eq!(send(&layer, "bob", 3), (200, Some(1.0)));
@@ -108,9 +109,9 @@ fn a_share_is_reported_once_in_a_window_by_the_charge_that_reaches_it() {
     assert_eq!(crossings.take(), ["alice 0.8 8/10 3540"]);
 }
 
-/// A bucket of ten that fills up in ten hours. It is kept around 80 %.
+/// The bucket holds ten and refills in ten hours. Its use stays around 80 %.
 #[test]
-fn a_bucket_is_reported_once_in_the_time_in_which_it_fills_up() {
+fn a_bucket_reports_once_per_refill_time() {
     let crossings = Crossings::default();
     let clock = clock();
     let layer = layer(crossings.watch(policy(TokenBucket::new(Quota::per_hour(1).burst(10)), &clock), &[0.8]));
@@ -127,7 +128,7 @@ fn a_bucket_is_reported_once_in_the_time_in_which_it_fills_up() {
 }
 
 #[test]
-fn each_key_crosses_shares_of_its_own_quota() {
+fn each_key_crosses_shares_of_its_quota() {
     let crossings = Crossings::default();
     let policy = policy(SlidingWindow::new(Quota::per_hour(10)), &clock()).quota_fn(|request| {
         let user = request.extensions().get::<User>()?;
@@ -141,7 +142,7 @@ fn each_key_crosses_shares_of_its_own_quota() {
 
 #[cfg(feature = "calendar")]
 #[test]
-fn a_month_is_reported_once_until_it_ends() {
+fn a_month_is_reported_once() {
     let crossings = Crossings::default();
     let clock = ManualClock::new();
     // 2026-02-27, midnight.
@@ -157,9 +158,9 @@ fn a_month_is_reported_once_until_it_ends() {
     assert_eq!(crossings.take(), ["alice 0.8 9/10 2678400"]);
 }
 
-/// Settlements: a refund takes the key below the share, and charges beyond the first take it above it.
+/// A refund takes the key below the share, and a charge beyond the estimate takes it above.
 #[test]
-fn a_settlement_may_cross_a_share_and_a_refund_lets_no_second_report_out() {
+fn settlements_cross_shares_and_refunds_repeat_none() {
     for owes in [false, true] {
         let crossings = Crossings::default();
         let clock = clock();
@@ -170,7 +171,7 @@ fn a_settlement_may_cross_a_share_and_a_refund_lets_no_second_report_out() {
         assert_eq!(crossings.take(), [""; 0]);
         settle(&layer, "alice", 1, Some(6));
         assert_eq!(crossings.take(), ["alice 0.5 9/10 3600", "alice 0.8 9/10 3600"]);
-        // Only the unit that is left is charged.
+        // Only the remaining unit is charged.
         settle(&layer, "bob", 9, Some(30));
         let first = ["bob 0.5 9/10 3600", "bob 0.8 9/10 3600"];
         assert_eq!(crossings.take(), [&first[..], &["bob 1 10/10 3600"]].concat());
@@ -188,7 +189,7 @@ fn a_settlement_may_cross_a_share_and_a_refund_lets_no_second_report_out() {
     }
 }
 
-/// Of ten concurrent requests of each of many keys, one crosses.
+/// Many keys send ten concurrent requests each; for each key, one request crosses.
 #[test]
 fn one_of_concurrent_charges_crosses() {
     let crossings = Crossings::default();
@@ -211,7 +212,7 @@ fn one_of_concurrent_charges_crosses() {
     assert_eq!(reported, expected);
 }
 
-/// Admits or rejects as it is set. It cannot be peeked at, so that charges before its own are rolled back.
+/// Admits or rejects as the test sets it. The layer cannot peek at it, so charges before its own are rolled back.
 struct Switch(Arc<AtomicBool>);
 
 impl Limiter for Switch {
@@ -222,7 +223,7 @@ impl Limiter for Switch {
 }
 
 #[test]
-fn a_charge_that_is_rolled_back_is_not_reported() {
+fn a_rolled_back_charge_is_not_reported() {
     let crossings = Crossings::default();
     let switch = Arc::new(AtomicBool::new(false));
     let api = crossings.watch(policy(FixedWindow::new(Quota::per_hour(10)), &clock()), &[0.8]);
@@ -248,7 +249,7 @@ fn a_shadow_reports_until_it_would_reject() {
     assert_eq!(crossings.take(), ["alice 0.8 9/10 3600", "alice 1 10/10 3600"]);
 }
 
-/// Fails, except for the fallback.
+/// Always fails, so that the fallback decides.
 struct Failing<L>(L);
 
 impl<L: Limiter> Limiter for Failing<L> {
@@ -265,7 +266,7 @@ impl<L: Limiter> Limiter for Failing<L> {
 }
 
 #[test]
-fn the_local_fallback_reports_its_own_crossings() {
+fn the_local_fallback_reports_its_crossings() {
     let crossings = Crossings::default();
     let limiter =
         Failing(RateLimiter::new(FixedWindow::new(Quota::per_hour(2)), MemoryStore::default().with_clock(clock())));
@@ -292,7 +293,7 @@ fn a_live_change_keeps_the_reports() {
 
 /// The request is served and charged, and the other share is reported.
 #[test]
-fn a_panic_in_the_function_of_the_program_changes_nothing_else() {
+fn a_panicking_callback_changes_nothing_else() {
     let crossings = Crossings::default();
     let api = policy(FixedWindow::new(Quota::per_hour(10)), &clock())
         .on_crossing(0.5, |_| std::panic::panic_any("a mistake of the program"));
@@ -303,7 +304,7 @@ fn a_panic_in_the_function_of_the_program_changes_nothing_else() {
     assert_eq!(peeked.decision().remaining(), 1);
 }
 
-/// The layer's hook gets them, too, also without a function.
+/// The layer's hook gets them even if the policy has no callback.
 #[test]
 fn crossings_are_events() {
     use tower_sluice::policy::Transition;

@@ -57,8 +57,9 @@ async fn an_axum_app_is_limited_by_peer() {
     assert_eq!(fetch(address, "/").await.headers()["retry-after"], "1800");
 }
 
+/// The response does not disclose the cure.
 #[tokio::test]
-async fn an_axum_app_without_peer_addresses_answers_500_and_sends_no_cure() {
+async fn axum_without_peer_addresses_answers_500() {
     let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
     let app = Router::new().route("/", get(|| async { "hello" })).layer(layer);
     let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
@@ -68,9 +69,9 @@ async fn an_axum_app_without_peer_addresses_answers_500_and_sends_no_cure() {
     assert!(String::from_utf8_lossy(&body).contains(detail), "{body:?}");
 }
 
-/// A test with `MockConnectInfo`, as axum has it for `ConnectInfo`, was answered 500.
+/// axum's `MockConnectInfo` stands in for `ConnectInfo`. A test that used it was answered 500.
 #[tokio::test]
-async fn the_peer_that_axum_mocks_is_a_peer_unless_there_is_a_real_one() {
+async fn a_mocked_peer_yields_to_real_ones() {
     let mocked = |layer: &RateLimitLayer, address: [u8; 4]| {
         let app = Router::new().route("/", get(|| async { "hello" })).layer(layer.clone());
         app.layer(MockConnectInfo(SocketAddr::from((address, 4_711))))
@@ -83,7 +84,7 @@ async fn the_peer_that_axum_mocks_is_a_peer_unless_there_is_a_real_one() {
     }
     assert_eq!(answered, [200, 200, 429, 200]);
 
-    // Left in by mistake: the address of the connection counts, and it has not sent anything yet.
+    // Left in by mistake: the connection's address counts, and it has not sent anything yet.
     let app = mocked(&layer, [192, 0, 2, 1]);
     let (listener, address) = listen().await;
     tokio::spawn(async { axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await });
@@ -91,7 +92,7 @@ async fn the_peer_that_axum_mocks_is_a_peer_unless_there_is_a_real_one() {
 }
 
 #[tokio::test]
-async fn all_spellings_of_an_axum_route_are_one_key() {
+async fn spellings_of_a_route_are_one_key() {
     let layer = RateLimitLayer::new(Policy::new("per-route", two_per_hour()).key(PathKey::matched()));
     let app = Router::new()
         .route("/users/{id}", get(|| async { "a user" }))
@@ -107,7 +108,7 @@ async fn all_spellings_of_an_axum_route_are_one_key() {
 }
 
 #[tokio::test]
-async fn layers_go_on_routes_and_into_service_builders() {
+async fn layers_go_on_routes_and_builders() {
     let strict = RateLimitLayer::builder(Policy::new("strict", TokenBucket::new(Quota::per_hour(1)))).verdict().build();
     let loose = RateLimitLayer::builder(Policy::new("loose", TokenBucket::new(Quota::per_hour(100)))).verdict().build();
     let app = Router::new()
@@ -125,7 +126,7 @@ async fn layers_go_on_routes_and_into_service_builders() {
 
 /// The type can be written down, and a limiter chosen at run time.
 #[tokio::test]
-async fn the_layer_can_be_kept_in_a_struct() {
+async fn a_struct_can_hold_the_layer() {
     struct Limited {
         service: RateLimit<tower::util::BoxCloneSyncService<Request<()>, Response<String>, Infallible>>,
     }
@@ -136,7 +137,7 @@ async fn the_layer_can_be_kept_in_a_struct() {
 }
 
 #[tokio::test]
-async fn plain_hyper_is_limited_by_a_socket_address_in_the_extensions() {
+async fn plain_hyper_uses_the_extensions_socket_address() {
     let layer = RateLimitLayer::new(Policy::new("per-client", two_per_hour()).key(PeerIp::new()));
     let (listener, address) = listen().await;
     tokio::spawn(async move {
@@ -184,14 +185,14 @@ async fn a_tonic_server_is_limited() {
     };
     assert!(check("a").await.is_ok());
     assert!(check("a").await.is_ok());
-    // The content of the status is tested in grpc.rs.
+    // `grpc.rs` tests the status in detail.
     assert_eq!(check("a").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
     assert!(check("b").await.is_ok());
 }
 
-/// Data that is not `Bytes`, and `BoxBody`, which requires `Sync`.
+/// Data other than `Bytes`, and `BoxBody`, which requires `Sync`.
 #[tokio::test]
-async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is() {
+async fn response_data_and_sync_follow_the_service() {
     use http_body_util::BodyExt;
     use http_body_util::combinators::BoxBody;
 
@@ -213,7 +214,7 @@ async fn responses_may_have_other_data_than_bytes_and_are_sync_if_the_service_is
     }
 }
 
-/// Data of a custom type.
+/// A custom data type.
 struct Data(std::io::Cursor<Vec<u8>>);
 
 impl bytes::Buf for Data {

@@ -58,10 +58,10 @@ fn passes(layer: &RateLimitLayer, request: Request<()>) -> bool {
     layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap().status() == 200
 }
 
-/// The operator exempts `/healthz` and what is below `/assets/`. Whatever routes requests behind the layer may take
-/// these spellings for those paths, or those paths for others.
+/// The operator exempts `/healthz` and everything below `/assets/`. A router behind the layer may take these spellings
+/// for those paths, or those paths for others.
 #[test]
-fn no_other_spelling_of_a_path_is_exempt() {
+fn no_other_spelling_is_exempt() {
     let layer = used_up(Exemptions::new().path("/healthz").unwrap().path("/assets/*").unwrap());
     for exempt in [
         "/healthz",
@@ -113,16 +113,16 @@ fn no_other_spelling_of_a_path_is_exempt() {
     ] {
         assert!(!passes(&layer, get(charged)), "{charged}");
     }
-    // The target of `OPTIONS *`, and one without a path.
+    // `OPTIONS *`, and a target without a path.
     for target in ["*", "api.example:443"] {
         assert!(!passes(&layer, get(target)), "{target}");
     }
 }
 
-/// Their hashes differ in many bits. Were differences compared that can cancel each other, one value in 256 would be
-/// exempt.
+/// The values' hashes differ in many bits. If the code compared differences that can cancel each other, one value in
+/// 256 would be exempt.
 #[test]
-fn of_thousands_of_values_none_but_the_secret_is_exempt() {
+fn only_the_secret_value_is_exempt() {
     let layer = used_up(Exemptions::new().header(INTERNAL, SECRET).unwrap());
     for number in 0..3_000 {
         assert!(!passes(&layer, with("x-internal", &[format!("{SECRET}{number}").as_bytes()])), "{number}");
@@ -131,7 +131,7 @@ fn of_thousands_of_values_none_but_the_secret_is_exempt() {
 }
 
 #[test]
-fn only_the_whole_value_of_a_header_that_comes_once_is_exempt() {
+fn a_header_must_match_wholly_and_once() {
     let layer = used_up(Exemptions::new().header(INTERNAL, SECRET).unwrap().header(INTERNAL, "the next one").unwrap());
     let secret = SECRET.as_bytes();
     let upper = SECRET.to_uppercase();
@@ -176,13 +176,13 @@ fn no_forged_address_is_exempt() {
     }
     let trusted = TrustedProxies::networks(["198.51.100.1", "10.9.9.9"]).unwrap();
     let behind = used_up(networks(ClientIp::new(IpSource::XForwardedFor, trusted)));
-    // A trusted proxy has appended the address of its peer.
+    // A trusted proxy has appended its peer's address.
     let list = |text| from("198.51.100.1", &[("x-forwarded-for", text)]);
     assert!(passes(&behind, list("10.1.2.3")) && passes(&behind, list("203.0.113.9, 10.1.2.3")));
     for forged in ["10.1.2.3, 203.0.113.9", "10.1.2.3,203.0.113.9, 10.9.9.9", "203.0.113.9", "10.1.2.3, unknown", ""] {
         assert!(!passes(&behind, list(forged)), "{forged}");
     }
-    // A stranger forges all that there is, and a proxy does not say who its client is.
+    // A stranger forges every field, and a proxy does not report its client.
     let fields = ["x-forwarded-for", "forwarded", "x-real-ip", "via", "cf-connecting-ip", "x-client-ip"];
     for field in fields {
         for value in ["10.1.2.3", "for=10.1.2.3"] {
@@ -195,9 +195,9 @@ fn no_forged_address_is_exempt() {
     assert!(!passes(&behind, from("10.9.9.9", &[("x-forwarded-for", "10.9.9.9, 203.0.113.9")])));
 }
 
-/// A proxy at 10.0.0.2, in the exempt network, that nobody configured: all clients of the internet come from there.
+/// Nobody configured the proxy at 10.0.0.2, which is in the exempt network and through which all internet clients come.
 #[test]
-fn a_forgotten_proxy_in_an_exempt_network_exempts_nobody() {
+fn an_unconfigured_proxy_exempts_no_client() {
     let elsewhere = TrustedProxies::networks(["198.51.100.1"]).unwrap();
     let sources = [
         ClientIp::peer(),
@@ -221,8 +221,9 @@ fn a_forgotten_proxy_in_an_exempt_network_exempts_nobody() {
     assert!(!passes(&layer, from("10.0.0.2", &[("cf-connecting-ip", "203.0.113.9")])), "the header that is read");
 }
 
+/// Without it, no network is exempt, and the log says so once.
 #[test]
-fn without_the_address_of_the_peer_no_network_is_exempt_and_the_log_says_so_once() {
+fn networks_need_the_peers_address() {
     let (log, _guard) = Log::start();
     let layer = RateLimitLayer::new(policy(networks(ClientIp::peer()).path("/healthz").unwrap()));
     let unknown = |path: &str| Request::get(path).body(()).unwrap();
@@ -233,9 +234,9 @@ fn without_the_address_of_the_peer_no_network_is_exempt_and_the_log_says_so_once
     assert!(line.contains("no request is exempt by its network") && line.contains("peer address unknown"), "{line}");
 }
 
-/// The two kinds of policies that do not reject at once, and one that is not exempt.
+/// The two policy kinds that do not reject at once; another policy, which is not exempt, still charges.
 #[test]
-fn exempt_requests_count_as_skipped_and_other_policies_still_charge() {
+fn exempt_requests_count_as_skipped() {
     let metrics = Metrics::record();
     let exemptions = || Exemptions::new().path("/healthz").unwrap();
     let layer = RateLimitLayer::new([
@@ -263,13 +264,13 @@ fn a_live_change_adds_and_removes_exemptions() {
     assert!(!passes(&layer, get("/healthz")));
     layer.handle().replace(exempting()).unwrap();
     assert!(passes(&layer, get("/healthz")) && !passes(&layer, get("/")));
-    // A second call replaces the first.
+    // The second call replaces the first.
     layer.handle().replace(exempting().exempt(Exemptions::new())).unwrap();
     assert!(!passes(&layer, get("/healthz")));
 }
 
 #[test]
-fn methods_of_grpc_are_exempt_by_their_path() {
+fn grpc_methods_are_exempt_by_path() {
     let layer = used_up(Exemptions::new().path("/grpc.health.v1.Health/*").unwrap());
     let call = |path: &str| {
         let mut request = get(path);
@@ -286,7 +287,7 @@ fn methods_of_grpc_are_exempt_by_their_path() {
 }
 
 #[test]
-fn what_could_exempt_nobody_or_everybody_is_an_error_with_a_cure() {
+fn useless_and_all_covering_exemptions_are_errors() {
     let network = |text: &'static str| Exemptions::new().networks(ClientIp::peer(), [text]).map(drop);
     let path = |text| Exemptions::new().path(text).map(drop);
     let header = |value| Exemptions::new().header(INTERNAL, value).map(drop);

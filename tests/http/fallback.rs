@@ -1,4 +1,4 @@
-//! What a policy does while its limiter fails.
+//! How a policy decides while its limiter fails.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn fell_back(response: &Response<()>) -> bool {
 }
 
 #[tokio::test]
-async fn the_fallback_decides_during_an_outage_only() {
+async fn the_fallback_decides_during_outages_only() {
     let remote = Remote::new(bucket(2));
     let layer = RateLimitLayer::builder(Policy::new("remote", Arc::clone(&remote))).verdict().build();
     let first = send(&layer).await;
@@ -92,7 +92,7 @@ async fn the_fallback_decides_during_an_outage_only() {
 }
 
 #[tokio::test]
-async fn a_charge_of_the_fallback_is_refunded_if_another_policy_rejects() {
+async fn rejections_elsewhere_refund_the_fallback() {
     let remote = Remote::new(bucket(9));
     let layer = RateLimitLayer::builder([
         Policy::new("remote", Arc::clone(&remote)),
@@ -104,8 +104,9 @@ async fn a_charge_of_the_fallback_is_refunded_if_another_policy_rejects() {
     assert_eq!(remote.fallback.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 8);
 }
 
+/// The rest is forgiven once no units are left.
 #[tokio::test]
-async fn a_shortfall_after_a_fallback_is_charged_as_far_as_units_are_left() {
+async fn the_fallback_charges_a_shortfall_in_part() {
     let remote = Remote::new(bucket(9));
     let policy = Policy::new("remote", Arc::clone(&remote)).cost_after(|_| 20);
     let layer = RateLimitLayer::builder(policy).verdict().build();
@@ -123,7 +124,7 @@ async fn a_fallback_may_be_a_queue() {
 }
 
 #[tokio::test]
-async fn failing_open_and_failing_closed_use_no_fallback() {
+async fn failing_open_and_closed_skip_the_fallback() {
     let layer = |mode| {
         RateLimitLayer::builder(Policy::new("remote", Remote::new(bucket(1))).on_failure(mode)).verdict().build()
     };
@@ -134,7 +135,7 @@ async fn failing_open_and_failing_closed_use_no_fallback() {
     assert_eq!(reject.limiter_failures("remote"), Some(1));
 }
 
-/// A limit that is tried out counts on while its server is down.
+/// A limit on trial keeps counting while its server is down.
 #[tokio::test]
 async fn shadows_fall_back_and_reject_nothing() {
     let remote = Remote::new(bucket(1));

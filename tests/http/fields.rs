@@ -1,4 +1,4 @@
-//! The fields and bodies of responses.
+//! Fields and bodies in responses.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tower_sluice::{Exemptions, LeakyQueue, MissingKey, Policy, Quota, RateLimitL
 
 type Answered = Response<Full<Bytes>>;
 
-/// A service whose responses are made by `answer`.
+/// A service that responds with `answer`.
 fn answering(
     answer: impl Fn(&Request<()>) -> Answered + Clone + Send,
 ) -> impl Service<Request<()>, Response = Answered, Error = Infallible, Future: Send> + Clone + Send {
@@ -40,7 +40,7 @@ fn per_minute(name: &'static str, limit: u64) -> Policy {
     Policy::new(name, limiter).key(PathKey::raw()).status(StatusCode::TOO_MANY_REQUESTS)
 }
 
-/// The fields of a response that this crate writes, sorted.
+/// The response fields that this crate writes, sorted.
 fn fields<B>(response: &Response<B>) -> Vec<String> {
     let ours = |name: &str| name.contains("limit") || name.contains("retry") || name == "cache-control";
     let mut fields: Vec<_> = response.headers().iter().filter(|(name, _)| ours(name.as_str())).collect();
@@ -130,8 +130,9 @@ async fn the_published_sequences_are_reproduced() {
     assert_eq!(steps, 40);
 }
 
+/// Shadows are left out of the line.
 #[tokio::test]
-async fn several_policies_are_reported_in_one_line_without_shadows() {
+async fn several_policies_share_one_line() {
     let layer = RateLimitLayer::new([
         per_minute("first", 5),
         per_minute("watched", 1).shadow(),
@@ -140,7 +141,7 @@ async fn several_policies_are_reported_in_one_line_without_shadows() {
     ]);
     let policy = "ratelimit-policy: \"first\";q=5;w=60, \"second\";q=1;w=60";
     assert_eq!(fields(&ask(&layer, get("/")).await), ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
-    // The first was not charged this time.
+    // The rejection did not charge the first policy.
     let rejected = ask(&layer, get("/")).await;
     assert_eq!(fields(&rejected)[1..3], ["ratelimit: \"first\";r=4;t=48, \"second\";r=0;t=60", policy]);
     assert!(rejected.body().contains(r#""violated-policies":["second"]"#), "{}", rejected.body());
@@ -150,7 +151,7 @@ async fn several_policies_are_reported_in_one_line_without_shadows() {
 }
 
 #[tokio::test]
-async fn a_policy_that_does_not_apply_is_not_advertised() {
+async fn inapplicable_policies_are_not_advertised() {
     let header = HeaderKey::from_static("x-api-key");
     let internal = Exemptions::new().path("/internal").unwrap();
     let layer = RateLimitLayer::new([
@@ -172,7 +173,7 @@ async fn a_policy_that_does_not_apply_is_not_advertised() {
 }
 
 #[tokio::test]
-async fn layers_append_to_the_fields_of_inner_layers() {
+async fn layers_append_to_inner_fields() {
     let (outer, inner) = (RateLimitLayer::new(per_minute("outer", 9)), RateLimitLayer::new(per_minute("inner", 1)));
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(answering(hello));
     let policy = "ratelimit-policy: \"inner\";q=1;w=60, \"outer\";q=9;w=60";
@@ -186,22 +187,24 @@ async fn layers_append_to_the_fields_of_inner_layers() {
     }
 }
 
+/// Their common member has the tighter policy's values.
 #[tokio::test]
-async fn stacked_policies_of_one_name_are_one_member_the_tighter_one() {
+async fn stacked_policies_share_one_name() {
     let policy = |limit| RateLimitLayer::new(per_minute("p", limit));
     for (outer, inner) in [(9, 2), (2, 9)] {
         let service = ServiceBuilder::new().layer(policy(outer)).layer(policy(inner)).service(answering(hello));
         let answer = answered(service, get("/")).await;
         assert_eq!(fields(&answer), ["ratelimit: \"p\";r=1;t=30", "ratelimit-policy: \"p\";q=2;w=60"]);
     }
-    // The same budget, charged twice.
+    // One budget, charged twice.
     let same = policy(5);
     let service = ServiceBuilder::new().layer(same.clone()).layer(same).service(answering(hello));
     assert_eq!(fields(&answered(service, get("/")).await)[0], "ratelimit: \"p\";r=3;t=36");
 }
 
+/// If a handler writes another syntax, we leave the fields alone.
 #[tokio::test]
-async fn fields_of_a_handler_in_another_syntax_are_not_mixed_with_ours() {
+async fn handler_fields_are_not_mixed_with_ours() {
     let answer_to = |remaining: &'static str| async move {
         let service = RateLimitLayer::new(per_minute("p", 9)).layer(answering(move |_: &Request<()>| {
             let answer = Response::builder().header("ratelimit-policy", "100;w=60");
@@ -215,8 +218,9 @@ async fn fields_of_a_handler_in_another_syntax_are_not_mixed_with_ours() {
     assert_eq!(fields(&wider), ["ratelimit: \"p\";r=8;t=54", "ratelimit-policy: \"p\";q=9;w=60"]);
 }
 
+/// A redirect does not get a `Retry-After`.
 #[tokio::test]
-async fn a_service_keeps_its_own_fields_and_a_redirect_has_no_retry_after() {
+async fn a_service_keeps_its_own_fields() {
     let layer = RateLimitLayer::new(per_minute("p", 2));
     let service = layer.layer(answering(|_: &Request<()>| {
         Response::builder()
@@ -239,7 +243,7 @@ async fn a_service_keeps_its_own_fields_and_a_redirect_has_no_retry_after() {
     };
     let with_one_left = answered(service.clone(), get("/")).await;
     assert_eq!(fields(&with_one_left), expected(", \"other\";r=5, \"p\";r=1;t=30"));
-    // With nothing left, our field is omitted, and the handler's is unchanged.
+    // With nothing left, our field is omitted, and the handler's stays as it is.
     let with_none = answered(service, get("/")).await;
     let mut untouched = expected("");
     untouched.insert(2, "ratelimit: \"other\";r=5".into());
@@ -276,8 +280,9 @@ async fn fields_are_sent_as_configured() {
     assert!(rejected.contains(&"retry-after-ms: 60000".into()), "{rejected:?}");
 }
 
+/// Cacheable responses never carry it.
 #[tokio::test]
-async fn the_key_is_reported_as_a_keyed_hash_and_never_in_cacheable_responses() {
+async fn the_key_is_reported_as_keyed_hash() {
     let layer = RateLimitLayer::builder(
         Policy::new("p", TokenBucket::new(Quota::per_minute(9))).key(HeaderKey::from_static("x-api-key")),
     )
@@ -297,10 +302,10 @@ async fn the_key_is_reported_as_a_keyed_hash_and_never_in_cacheable_responses() 
     assert_eq!(mark(&answered(cached, by("alice")).await), None);
 }
 
-/// With nothing left, a sliding window reports when the next request fits. A client that waits so long is
+/// With nothing left, a sliding window reports when the next request fits. A client that waits for that time is
 /// admitted.
 #[tokio::test]
-async fn an_exhausted_quota_is_reported_with_a_sufficient_time() {
+async fn an_exhausted_quota_reports_a_sufficient_time() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000));
     let quota = Quota::per(5, Duration::from_secs(10));
     let sliding = RateLimiter::new(SlidingWindow::new(quota), MemoryStore::with_capacity(8).with_clock(clock.clone()));
@@ -344,7 +349,7 @@ async fn a_queue_reports_its_capacity_at_departure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_time_in_a_queue_is_reported_if_enabled() {
+async fn queue_time_is_reported_if_enabled() {
     let queue = || LeakyQueue::new(Quota::per_second(2)).max_queue(1);
     let times = |layer: RateLimitLayer| async move {
         let answers = futures_util::future::join_all((0..3).map(|_| ask(&layer, get("/")))).await;
@@ -358,7 +363,7 @@ async fn the_time_in_a_queue_is_reported_if_enabled() {
 }
 
 #[tokio::test]
-async fn policies_that_did_not_apply_are_not_reported() {
+async fn policies_that_did_not_apply_are_omitted() {
     let skips = Policy::new("p", TokenBucket::new(Quota::per_minute(1)))
         .key(HeaderKey::from_static("x-api-key"))
         .on_missing_key(MissingKey::Skip);
@@ -372,7 +377,7 @@ async fn policies_that_did_not_apply_are_not_reported() {
 }
 
 #[tokio::test]
-async fn bodies_of_rejections_have_the_configured_format() {
+async fn rejection_bodies_have_the_configured_format() {
     let rejected = |shape: fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder| async move {
         let layer = shape(RateLimitLayer::builder(per_minute("p", 1))).build();
         let _admitted = ask(&layer, get("/")).await;
@@ -405,7 +410,7 @@ async fn bodies_of_rejections_have_the_configured_format() {
     );
     assert_eq!(rejected(|layer| layer.rejection_format(&RejectionFormat::Empty)).await, (String::new(), String::new()));
 
-    // Any body.
+    // Any body type.
     fn with<B: Into<RejectionBody> + 'static>(layer: RateLimitLayerBuilder, body: fn() -> B) -> RateLimitLayerBuilder {
         layer.rejection_response(move |rejection, _| {
             Response::builder().status(rejection.status()).body(body()).unwrap()
@@ -428,8 +433,9 @@ async fn bodies_of_rejections_have_the_configured_format() {
     assert_eq!(rejected(|layer| with(layer, failing)).await.1, "half");
 }
 
+/// A custom response keeps its own fields, too.
 #[tokio::test]
-async fn a_custom_response_keeps_its_fields_and_gets_the_required_ones() {
+async fn custom_responses_get_the_required_fields() {
     let layer = RateLimitLayer::builder(per_minute("p", 1))
         .rejection_response(|rejection, head| {
             assert_eq!(rejection.reason(), Reason::LimitExceeded);
@@ -452,7 +458,7 @@ async fn a_custom_response_keeps_its_fields_and_gets_the_required_ones() {
 }
 
 #[tokio::test]
-async fn a_cost_that_never_fits_has_no_retry_after() {
+async fn impossible_costs_have_no_retry_after() {
     let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_second(5))).cost_fn(|_| 6));
     let rejected = ask(&layer, get("/")).await;
     assert_eq!(rejected.status(), 503);
@@ -462,7 +468,7 @@ async fn a_cost_that_never_fits_has_no_retry_after() {
 
 /// Scripts may read only fields that CORS exposes (Fetch: except CORS-safelisted names).
 #[test]
-fn all_fields_of_a_rejection_are_on_the_list_for_cors() {
+fn all_rejection_fields_are_listed_for_cors() {
     for name in
         ["retry-after", "x-rate-limited-for", "ratelimit", "ratelimit-policy", "x-ratelimit-reset", "grpc-status"]
     {
@@ -470,11 +476,11 @@ fn all_fields_of_a_rejection_are_on_the_list_for_cors() {
     }
 }
 
-/// `w` is left out, since months differ in length; `t` is the true time to the next month, also before anything was
+/// `w` is left out, since months differ in length. `t` is the true time to the next month, even before the key was
 /// used.
 #[tokio::test]
-async fn a_window_of_the_calendar_has_no_length_and_a_true_end() {
-    // Half an hour before 29 March 2026 in Berlin, a day of 23 hours.
+async fn calendar_windows_have_a_true_end_only() {
+    // Half an hour before 29 March 2026 in Berlin, a day with 23 hours.
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_774_737_000_000_000_000));
     let policy = |window: CalendarWindow, cost| {
         let window = window.zone("Europe/Berlin").unwrap();
@@ -494,10 +500,10 @@ async fn a_window_of_the_calendar_has_no_length_and_a_true_end() {
         assert_eq!(field(&rejected, "ratelimit"), Some(&*format!("\"p\";r=0;t={second}")));
         let unused = RateLimitLayer::new(policy(window.clone(), 0));
         assert_eq!(field(&ask(&unused, get("/")).await, "ratelimit"), Some(&*format!("\"p\";r=1;t={second}")));
-        // What was charged, and refunded because of the response, leaves the end as it is.
+        // A charge that was refunded because of the response does not move the end.
         let refunded = RateLimitLayer::new(policy(window.clone(), 1).charge_when(|_| false));
         assert_eq!(field(&ask(&refunded, get("/")).await, "ratelimit"), Some(&*format!("\"p\";r=1;t={second}")));
-        // Draft-07 has no policy without a length.
+        // Draft-07 cannot express a policy without a length.
         let draft07 = RateLimitLayer::builder([policy(window, 1)]).fields(RateLimitFields::draft07()).build();
         let expected = [&*format!("ratelimit: limit=1, remaining=0, reset={second}")];
         assert_eq!(fields(&ask(&draft07, get("/")).await), expected);

@@ -1,4 +1,4 @@
-//! Rejections in gRPC over real sockets, beside HTTP clients on the same port.
+//! Rejections in gRPC over real sockets, beside HTTP clients on one port.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ async fn tonic_server(layer: RateLimitLayer) -> SocketAddr {
     address
 }
 
-/// A page and a gRPC service on one port of axum's.
+/// axum serves a page and a gRPC service on one port.
 async fn axum_server(layer: RateLimitLayer) -> SocketAddr {
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -84,7 +84,7 @@ async fn call_echo(address: SocketAddr, message: &str) -> Result<String, Status>
     Ok(reply.into_inner().message)
 }
 
-/// One request in HTTP/2, without a gRPC library in between.
+/// Sends one request in HTTP/2, without a gRPC library in between.
 async fn post<B>(address: SocketAddr, path: &str, content_type: &str, body: B) -> Response<hyper::body::Incoming>
 where
     B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
@@ -97,10 +97,10 @@ where
     sender.send_request(request).await.unwrap()
 }
 
-/// Checks the properties of every gRPC rejection over HTTP/2, on any server.
+/// Checks the properties that every gRPC rejection over HTTP/2 has, on any server.
 async fn is_trailers_only(response: Response<hyper::body::Incoming>) -> HeaderMap {
     assert_eq!(response.status(), 200);
-    // END_STREAM came with the header block, so there is no DATA frame, and there are no trailers.
+    // END_STREAM came with the header block, so there was no DATA frame and no trailers.
     assert!(http_body::Body::is_end_stream(response.body()));
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap();
@@ -114,7 +114,7 @@ async fn is_trailers_only(response: Response<hyper::body::Incoming>) -> HeaderMa
 }
 
 #[tokio::test]
-async fn a_tonic_client_gets_the_wait_in_its_status() {
+async fn a_tonic_client_gets_the_wait() {
     // tonic reports the peer's address, which is the key.
     let address = tonic_server(per_client(Quota::per_hour(2))).await;
     check(address).await.unwrap();
@@ -147,7 +147,7 @@ async fn a_tonic_client_gets_the_wait_in_its_status() {
 }
 
 #[tokio::test]
-async fn a_rejection_is_one_block_of_headers() {
+async fn a_rejection_is_one_header_block() {
     let quota = Quota::per_hour(1);
     for (address, path) in
         [(tonic_server(per_client(quota)).await, CHECK), (axum_server(per_client(quota)).await, crate::echo::PATH)]
@@ -161,7 +161,7 @@ async fn a_rejection_is_one_block_of_headers() {
 }
 
 #[tokio::test]
-async fn grpc_web_is_answered_under_its_own_content_type() {
+async fn grpc_web_rejections_keep_their_content_type() {
     let address = axum_server(per_client(Quota::per_hour(1))).await;
     let ask = async |content_type: &str| {
         let io = TokioIo::new(TcpStream::connect(address).await.unwrap());
@@ -181,15 +181,16 @@ async fn grpc_web_is_answered_under_its_own_content_type() {
         assert_eq!(rejected.headers()["content-type"], expected);
         assert_eq!(rejected.headers()["grpc-status"], "8");
         assert_eq!(rejected.headers().get_all("grpc-retry-pushback-ms").iter().count(), 1);
-        // HTTP/1 needs the length of the response.
+        // HTTP/1 needs the response length.
         assert_eq!(rejected.headers()["content-length"], "0");
         assert_eq!(rejected.into_body().collect().await.unwrap().to_bytes().len(), 0);
     }
     assert_eq!(ask("application/grpcfoo").await.status(), 429);
 }
 
+/// They share a budget, too, but each gets rejections in its own form.
 #[tokio::test]
-async fn http_and_grpc_share_a_port_and_a_budget_but_not_the_form_of_rejections() {
+async fn http_and_grpc_share_a_port() {
     let address = axum_server(per_client(Quota::per_hour(3))).await;
     let page = async || post(address, "/", "text/plain", Empty::new()).await;
     assert_eq!(page().await.status(), 405);
@@ -201,9 +202,9 @@ async fn http_and_grpc_share_a_port_and_a_budget_but_not_the_form_of_rejections(
     assert_eq!(rejected.headers()["content-type"], "application/problem+json");
 }
 
-/// The request's body never ends, and its first byte is never polled.
+/// The request body never ends, and its first byte is never polled.
 #[tokio::test]
-async fn a_stream_is_rejected_before_its_body_is_polled() {
+async fn a_stream_is_rejected_before_polling() {
     struct Unread;
     impl Body for Unread {
         type Data = Bytes;
@@ -222,7 +223,7 @@ async fn a_stream_is_rejected_before_its_body_is_polled() {
     // All clients share this limit, which would be 503 in HTTP. In gRPC it is RESOURCE_EXHAUSTED.
     assert_eq!(rejected.headers()["grpc-status"], "8");
 
-    /// A stream of requests that stays open and silent.
+    /// A request stream that stays open and silent.
     struct Silent;
     impl Body for Silent {
         type Data = Bytes;
@@ -251,7 +252,7 @@ fn call<B>(body: B) -> Request<B> {
     head.body(body).unwrap()
 }
 
-/// The layer's response to one gRPC request.
+/// Sends a gRPC request and returns the headers with which the layer responds.
 async fn answer(layer: &RateLimitLayer, fields: &[(&'static str, &'static str)]) -> HeaderMap {
     let service = layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
     let mut request = call(());
@@ -285,7 +286,7 @@ async fn other_reasons_have_other_codes() {
 }
 
 #[tokio::test]
-async fn a_cost_that_never_fits_is_not_to_be_retried() {
+async fn a_cost_that_never_fits_forbids_retries() {
     let dear = Policy::new("dear", TokenBucket::new(Quota::per_hour(5))).cost_fn(|_| 6);
     let headers = answer(&RateLimitLayer::new(dear), &[]).await;
     assert_eq!(headers["grpc-status"], "8");
@@ -307,9 +308,8 @@ async fn a_custom_response_is_for_http_only() {
     assert_eq!(post(address, "/", "text/plain", Empty::new()).await.status(), 418);
 }
 
-/// A request whose deadline would pass in the queue is rejected on arrival.
 #[tokio::test(start_paused = true)]
-async fn a_deadline_that_would_pass_in_the_queue_is_rejected_at_once() {
+async fn deadlines_that_pass_in_queue_reject_immediately() {
     let queue = || Policy::new("queue", LeakyQueue::new(Quota::per_second(1)));
     let wide = Policy::new("wide", TokenBucket::new(Quota::per_hour(1_000)));
     let [layer, several] = [RateLimitLayer::new(queue()), RateLimitLayer::new([wide, queue()])];
@@ -329,9 +329,9 @@ async fn a_deadline_that_would_pass_in_the_queue_is_rejected_at_once() {
     assert_eq!(start.elapsed(), Duration::from_secs(2));
 }
 
-/// The reverse of `Router::layer` of axum: a limit before the layer that inserts the user finds no user.
+/// This order is the reverse of axum's `Router::layer`: a limit before the layer that inserts the user finds no user.
 #[tokio::test]
-async fn the_first_layer_of_a_tonic_server_is_the_outermost() {
+async fn tonics_first_layer_is_the_outermost() {
     let authenticate = InterceptorLayer::new(|mut request: tonic::Request<()>| {
         request.extensions_mut().insert(User::new("ada"));
         Ok::<_, Status>(request)

@@ -1,5 +1,4 @@
-//! What handlers do with limits: they take the verdict of their request, ask a limiter themselves, and answer as a
-//! layer does.
+//! Handlers and limits: they take their request's verdict, ask a limiter themselves, and answer as a layer does.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -40,7 +39,7 @@ fn shown(verdict: &Verdict) -> String {
 }
 
 #[tokio::test]
-async fn a_handler_takes_the_verdict_of_its_request() {
+async fn a_handler_takes_its_requests_verdict() {
     async fn handler(verdict: Verdict) -> String {
         assert!(verdict.is_allowed());
         shown(&verdict)
@@ -50,7 +49,7 @@ async fn a_handler_takes_the_verdict_of_its_request() {
     for expected in ["a 8, b 4", "a 7, b 3"] {
         assert_eq!(get_from(&app).await.2, expected);
     }
-    // Two layers, of which the outer one comes first; one without a verdict does not hide that of the other.
+    // The outer layer's verdict comes first. A layer without a verdict does not hide the other one's.
     let inner = [layer(vec![per_hour("inner", 5)]), RateLimitLayer::new(per_hour("silent", 5))];
     for (inner, expected) in inner.into_iter().zip(["outer 8, inner 4", "outer 8"]) {
         let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(vec![per_hour("outer", 9)]));
@@ -63,7 +62,7 @@ async fn a_handler_takes_the_verdict_of_its_request() {
 }
 
 #[tokio::test]
-async fn a_request_that_waited_has_its_verdict_too() {
+async fn a_request_that_waited_has_its_verdict() {
     let queue = tower_sluice::LeakyQueue::new(Quota::per_second(1_000));
     let layer = RateLimitLayer::builder(Policy::new("queue", queue)).verdict().build();
     let service = layer.layer(service_fn(|request: Request<()>| {
@@ -78,7 +77,7 @@ async fn a_request_that_waited_has_its_verdict_too() {
 }
 
 #[tokio::test]
-async fn a_layer_without_a_verdict_adds_nothing_to_the_request() {
+async fn a_layer_without_verdict_adds_nothing() {
     let count = |request: Request<()>| {
         let is_there = request.extensions().get::<Verdict>().is_some();
         std::future::ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from(is_there.to_string()))))
@@ -88,9 +87,9 @@ async fn a_layer_without_a_verdict_adds_nothing_to_the_request() {
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "false");
 }
 
-/// Logged once per process, so one test covers it.
+/// One test covers this, because the process logs it once.
 #[tokio::test]
-async fn a_missing_verdict_is_the_mistake_of_the_server_and_logged_once() {
+async fn a_missing_verdict_is_a_server_error() {
     let (log, _guard) = Log::start();
     let app = Router::new()
         .route("/", get(|verdict: Verdict| async move { shown(&verdict) }))
@@ -130,9 +129,9 @@ impl Mails {
     }
 }
 
-/// The oracle is a layer with the same limit.
+/// The oracle is a layer with an equal limit.
 #[tokio::test]
-async fn a_handler_that_asks_a_limiter_answers_as_a_layer_does() {
+async fn a_handler_answers_as_a_layer_does() {
     let limiter = || {
         let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
         RateLimiter::new(TokenBucket::new(Quota::per_minute(2)), store)
@@ -146,7 +145,7 @@ async fn a_handler_that_asks_a_limiter_answers_as_a_layer_does() {
         assert_eq!((status, layer_status.as_u16()), (layer_status, expected));
         if expected == 429 {
             assert_eq!(body, layer_body);
-            // The handler answers a rejection without what is left: nothing.
+            // The handler's rejection does not report the remaining quota, which is zero.
             for name in ["ratelimit", "ratelimit-policy"] {
                 layer_headers.remove(name);
             }
@@ -159,7 +158,7 @@ async fn a_handler_that_asks_a_limiter_answers_as_a_layer_does() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_cannot_decide_is_answered_503_by_a_handler() {
+async fn a_handler_answers_503_for_failed_limiters() {
     struct Failing;
 
     impl Limiter for Failing {
@@ -188,16 +187,17 @@ async fn a_grpc_request_is_rejected_in_grpc() {
     assert_eq!((response.status().as_u16(), &response.headers()["grpc-status"]), (200, &"8".parse().unwrap()));
 }
 
+/// The first decision reports the bad name.
 #[test]
 #[should_panic(expected = "cannot be a policy's name")]
-fn a_name_that_fields_cannot_have_is_reported_with_the_first_decision() {
+fn names_unfit_for_fields_are_reported() {
     let limiter = RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(1)));
     let _ = Rejection::unless_allowed("\"", limiter.check(&"alice".into()));
 }
 
-/// Two layers around one route: a tuple, since a second call of `layer` does not compile.
+/// Two layers around one route. They form a tuple, because a second call of `layer` does not compile.
 #[tokio::test]
-async fn the_first_layer_of_a_tuple_is_the_outermost() {
+async fn a_tuples_first_layer_is_the_outermost() {
     let layer = |name, limit| RateLimitLayer::builder(per_hour(name, limit)).verdict().build();
     let app = Router::new().route(
         "/",

@@ -1,4 +1,4 @@
-//! Attempts to use more than one budget, or that of another client, through the whole layer.
+//! Clients try to use more than one budget, or another client's, through the whole layer.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ fn request(peer: IpAddr, name: &HeaderName, lines: &[impl AsRef<str>]) -> Reques
     request
 }
 
-/// The number of these requests that reach the inner service, at `limit` per hour.
+/// How many of these requests reach the inner service, at `limit` per hour.
 fn admitted(limit: u64, key: impl KeyExtractor, requests: impl IntoIterator<Item = Request<()>>) -> usize {
     let layer = RateLimitLayer::new(Policy::new("p", TokenBucket::new(Quota::per_hour(limit))).key(key));
     count_admitted(&layer, requests)
@@ -54,7 +54,7 @@ fn proxies() -> TrustedProxies {
     TrustedProxies::networks(["10.0.0.0/8"]).unwrap()
 }
 
-/// A client behind a proxy that forges a longer list for each of its requests.
+/// A client behind a proxy forges a longer list for each request.
 #[test]
 fn a_thousand_forged_prefixes_are_one_client() {
     for (junk, tail) in [
@@ -73,7 +73,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
             assert_eq!(admitted(10, key, (0..1_000).map(two_lines)), 10, "{tail}");
         }
     }
-    // Connected directly, its key is its address, whatever it sends, with or without trusted proxies.
+    // Connected directly, a client's key is its address, regardless of its fields and of trusted proxies.
     let direct = |i: u32| request("203.0.113.9".parse().unwrap(), &XFF, &[format!("198.51.{}.{}", i / 250, i % 250)]);
     assert_eq!(admitted(10, PeerIp::new(), (0..1_000).map(direct)), 10);
     assert_eq!(admitted(10, ClientIp::peer(), (0..1_000).map(direct)), 10);
@@ -83,7 +83,7 @@ fn a_thousand_forged_prefixes_are_one_client() {
 
 /// One list, split into one to four lines, with any forged elements before it in any order.
 #[test]
-fn five_hundred_arrangements_of_lines_are_one_client() {
+fn rearranged_lines_are_one_client() {
     let mut random = Random::of_trial(0);
     let mut random = |end: usize| usize::try_from(random.below(end as u64)).unwrap();
     let mut keys = HashSet::new();
@@ -107,18 +107,18 @@ fn five_hundred_arrangements_of_lines_are_one_client() {
     assert_eq!(keys, HashSet::from([PartitionKey::from("203.0.113.9".parse::<IpAddr>().unwrap())]));
 }
 
-/// Two API keys in one request: neither is trusted.
+/// Neither key is trusted.
 #[test]
-fn a_request_with_two_api_keys_is_rejected() {
+fn requests_with_two_api_keys_are_rejected() {
     let name = HeaderName::from_static("x-api-key");
     let both = |a: &'static str, b: &'static str| request(PROXY.parse().unwrap(), &name, &[a, b]);
     let requests = (0..100).map(|i| if i % 2 == 0 { both("mine", "yours") } else { both("mine", "mine") });
     assert_eq!(admitted(10, HeaderKey::new(name.clone()), requests), 0);
 }
 
-/// The addresses that one site can send from.
+/// A site sends from 100,000 of its addresses.
 #[test]
-fn a_hundred_thousand_addresses_of_one_network() {
+fn prefixes_bound_a_networks_keys() {
     let base = "2001:db8:1:100::".parse::<Ipv6Addr>().unwrap().to_bits();
     let mut random = Random::of_trial(0);
     let mut within = |free_bits: u32| {
@@ -157,14 +157,14 @@ fn stacked_prefixes_bound_a_site() {
     assert_eq!(count_admitted(&layer, (0..2_000).map(|i| from(256 + i))), 60);
     assert_eq!(count_admitted(&layer, (0..100).map(|_| from(1 << 16))), 10, "the site next door");
 
-    // IPv4 addresses have no wider prefixes: each of 256 neighbours has a device's limit.
+    // IPv4 addresses have no wider prefixes, so each of 256 neighbours gets a device's limit.
     let v4 = |i: u32| request([198, 51, 100, u8::try_from(i % 256).unwrap()].into(), &XFF, &[""; 0]);
     assert_eq!(count_admitted(&layer, (0..256 * 20).map(v4)), 256 * 10);
 }
 
-/// A header of any length is a key of bounded length.
+/// A header of any length yields a key of bounded length.
 #[test]
-fn a_mebibyte_of_header_is_a_key_of_forty_bytes() {
+fn a_long_header_is_a_short_key() {
     let name = HeaderName::from_static("x-api-key");
     let key = HeaderKey::new(name.clone());
     let of = |value: &str| key.extract(&RequestHead::from(&request(PROXY.parse().unwrap(), &name, &[value]))).unwrap();
@@ -201,7 +201,7 @@ async fn reached(limit: u64, route: &str, paths: impl IntoIterator<Item = String
     (calls.load(Ordering::Relaxed), rejected)
 }
 
-/// `//path` and other spellings are one budget, since the key is the route and not the path.
+/// `//path` and other spellings use one budget, since the key is the route, not the path.
 #[tokio::test]
 async fn spellings_of_a_path_are_one_budget() {
     let spellings = [

@@ -1,4 +1,4 @@
-//! Who is limited: the keys that a policy rejects most, as a look at them reports it.
+//! Who is limited: `offenders` reports the keys that a policy rejects most.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -26,7 +26,7 @@ fn tracked(name: &'static str) -> Policy {
     one_a_day(name).track_offenders(ShowKey::whole())
 }
 
-/// Sends requests of a user; returns how many passed.
+/// Sends requests by a user; returns how many passed.
 fn send(layer: &RateLimitLayer, user: &str, times: usize) -> usize {
     let passes = (0..times).filter(|_| {
         let mut request = Request::new(());
@@ -50,8 +50,9 @@ fn expected<const N: usize>(rows: [(&str, u64); N]) -> Vec<(String, u64)> {
     rows.map(|(key, count)| (key.to_owned(), count)).to_vec()
 }
 
+/// Each key is listed with the times of its rejections.
 #[test]
-fn the_keys_that_are_rejected_most_come_first_with_their_times() {
+fn most_rejected_keys_come_first() {
     let before = SystemTime::now();
     let layer = RateLimitLayer::new(tracked("api"));
     for (user, times) in [("alice", 4), ("bob", 10), ("carol", 1), ("dave", 2)] {
@@ -66,7 +67,7 @@ fn the_keys_that_are_rejected_most_come_first_with_their_times() {
         "with those that are not listed"
     );
     assert!(offenders.missing().is_none() && !offenders.is_shadow());
-    // A clock is a millisecond behind at most, unless it is set back.
+    // A clock lags by a millisecond at most, unless it is set back.
     assert!(offenders.since() <= before && before < offenders.since() + 2 * Duration::from_secs(3_600));
     for offender in offenders.list() {
         assert_eq!((offender.at_least(), offender.error(), offender.banned_for()), (offender.count(), 0, None));
@@ -76,9 +77,9 @@ fn the_keys_that_are_rejected_most_come_first_with_their_times() {
     }
 }
 
-/// Off unless set, since it keeps names.
+/// Tracking is off by default, since it keeps names.
 #[test]
-fn a_policy_that_does_not_track_its_offenders_says_so() {
+fn policies_without_tracking_say_so() {
     let layer = RateLimitLayer::new([one_a_day("api"), tracked("web")]);
     let error = look(&layer, "api", 10).unwrap_err();
     assert!(error.to_string().contains("`Policy::track_offenders`"), "{error}");
@@ -101,7 +102,7 @@ fn keys_are_shown_as_the_policy_says() {
     }
 }
 
-/// An address in the form of the extractor; a long token, of which only the hash is kept; and bytes that are no text.
+/// An address in the extractor's form; a long token, kept only as a hash; and bytes that are not text.
 #[test]
 fn keys_are_written_as_their_extractor_does() {
     let shown = |policy: Policy, request: &dyn Fn() -> Request<()>| {
@@ -130,7 +131,7 @@ fn keys_are_written_as_their_extractor_does() {
 }
 
 #[test]
-fn rejections_count_by_the_policies_that_make_them() {
+fn rejections_count_by_the_rejecting_policies() {
     let wide =
         Policy::new("wide", TokenBucket::new(Quota::per_day(3))).key(User::key()).track_offenders(ShowKey::whole());
     let layer = RateLimitLayer::new([tracked("api"), wide]);
@@ -140,7 +141,7 @@ fn rejections_count_by_the_policies_that_make_them() {
 }
 
 #[test]
-fn a_banned_key_is_listed_with_what_is_left_of_its_ban() {
+fn a_banned_key_lists_its_remaining_ban() {
     let layer = RateLimitLayer::new(tracked("api").penalty(Penalty::new(Quota::per_day(1), 7 * DAY)));
     send(&layer, "alice", 9);
     send(&layer, "bob", 2);
@@ -162,9 +163,10 @@ fn a_banned_key_is_listed_with_what_is_left_of_its_ban() {
     assert_eq!(look(&layer, "api", 10).unwrap().list()[0].banned_for(), None, "and its rejections stay");
 }
 
-/// What a shadow would reject is what an operator wants to see before it is enforced. It is not mixed with rejections.
+/// An operator wants to see which requests a shadow would reject before it is enforced. They are not mixed with
+/// rejections.
 #[test]
-fn a_shadow_tracks_what_it_would_reject() {
+fn a_shadow_tracks_would_be_rejections() {
     let layer = RateLimitLayer::new(tracked("api").shadow());
     assert_eq!(send(&layer, "alice", 3), 3);
     let offenders = look(&layer, "api", 10).unwrap();
@@ -176,8 +178,9 @@ fn a_shadow_tracks_what_it_would_reject() {
     assert_eq!(rows(&layer, "api"), expected([("alice", 1)]));
 }
 
+/// It may show keys in another form.
 #[test]
-fn a_live_change_keeps_the_counts_and_may_show_keys_in_another_form() {
+fn a_live_change_keeps_the_counts() {
     let layer = RateLimitLayer::new(tracked("api"));
     send(&layer, "alice", 3);
     let looser = Policy::new("api", TokenBucket::new(Quota::per_day(2))).key(User::key());
@@ -198,7 +201,7 @@ fn every_kind_of_rejection_counts() {
     let service = layer.layer(service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(())))));
     let mut request = Request::new(());
     request.extensions_mut().insert(User::new("alice"));
-    // Its response is open while it is held.
+    // Its response stays open while `held` lives.
     let held = service.oneshot(request).now_or_never().unwrap().unwrap();
     assert_eq!(send(&layer, "alice", 2), 0);
     drop(held);
@@ -209,7 +212,7 @@ fn every_kind_of_rejection_counts() {
     assert_eq!(rows(&settled, "api"), expected([("alice", 3)]));
 }
 
-/// A request without a key is no key's, and the shared key of such requests is one.
+/// A request without a key counts for no key, unless the policy shares one key among such requests.
 #[test]
 fn requests_without_a_key_share_an_entry() {
     let layer = RateLimitLayer::new(tracked("api").on_missing_key(MissingKey::Share).on_failure(FailureMode::Reject));
@@ -220,9 +223,9 @@ fn requests_without_a_key_share_an_entry() {
     assert_eq!(rows(&layer, "api"), expected([("(shared)", 2)]));
 }
 
-/// With all the clients of a flood, one that is rejected more often is found.
+/// Among a whole flood of clients, one that is rejected more often is found.
 #[test]
-fn one_client_in_a_flood_of_many_is_found() {
+fn one_client_in_a_flood_is_found() {
     let layer = RateLimitLayer::new(tracked("api"));
     for number in 0..2_000 {
         send(&layer, &format!("bot-{number}"), 2);

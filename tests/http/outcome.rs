@@ -52,7 +52,7 @@ impl Reply {
     }
 }
 
-/// Sends a request to a handler that answers with this status and reports this many rows.
+/// Sends a request to a handler that answers with this status and reports this number of rows.
 async fn send(layer: &RateLimitLayer, user: &str, status: u16, rows: u64) -> Reply {
     let handler = service_fn(move |_: Request<()>| {
         let response = Response::builder().status(status).extension(Rows(rows));
@@ -76,7 +76,7 @@ fn by_rows(policy: Policy) -> Policy {
 }
 
 #[tokio::test]
-async fn only_responses_that_meet_the_condition_are_charged() {
+async fn only_matching_responses_are_charged() {
     for limiter in [
         timed(TokenBucket::new(Quota::per_hour(3)), &clock()) as Arc<dyn tower_sluice::Limiter>,
         timed(FixedWindow::new(Quota::per_hour(3)), &clock()),
@@ -92,7 +92,7 @@ async fn only_responses_that_meet_the_condition_are_charged() {
             let answer = send(&layer, "a", 401, 0).await;
             assert_eq!((answer.status, answer.left()), (401, left));
         }
-        // The limit is used up, so the right password is rejected.
+        // The limit is used up, so even the right password is rejected.
         assert_eq!(send(&layer, "a", 200, 0).await.status, 429);
         assert_eq!(send(&layer, "b", 200, 0).await.status, 200);
     }
@@ -110,7 +110,7 @@ async fn requests_without_a_response_stay_charged() {
 }
 
 #[tokio::test]
-async fn no_more_requests_are_in_flight_than_the_limit_allows() {
+async fn no_more_are_in_flight_than_allowed() {
     let layer =
         RateLimitLayer::builder(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2))))).verdict().build();
     let mut slow = layer.layer(service_fn(|_: Request<()>| pending::<Result<Response<()>, String>>()));
@@ -119,7 +119,7 @@ async fn no_more_requests_are_in_flight_than_the_limit_allows() {
     drop(under_way);
 }
 
-/// Sends a request of this cost while another awaits its response, and no unit is left. Returns its `Retry-After`.
+/// Sends a request with this cost while another one awaits its response and no unit is left. Returns its `Retry-After`.
 async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> String {
     let limiter = timed(TokenBucket::new(Quota::per_hour(4)), &clock());
     assert!(matches!(limiter.decide(&Ask::charge(&"a".into(), 3)), Answer::Ready(Ok(_))));
@@ -135,9 +135,9 @@ async fn wait_beside_an_open_charge(bill: fn(Policy) -> Policy, cost: u64) -> St
     send(cost).await.unwrap().headers()["retry-after"].to_str().unwrap().to_owned()
 }
 
-/// A response takes about a second, as long as none has come. A unit takes 15 minutes.
+/// Until the first response, a response is assumed to take a second. A unit takes 15 minutes.
 #[tokio::test]
-async fn a_refund_that_makes_room_shortens_the_wait() {
+async fn a_useful_refund_shortens_the_wait() {
     assert_eq!(wait_beside_an_open_charge(failed, 1).await, "1");
     assert_eq!(wait_beside_an_open_charge(failed, 2).await, "1800");
     // The final cost may be less than the estimate.
@@ -145,7 +145,7 @@ async fn a_refund_that_makes_room_shortens_the_wait() {
 }
 
 #[tokio::test]
-async fn a_handler_that_has_nothing_to_report_gets_no_settlement() {
+async fn handlers_without_settled_costs_get_no_settlement() {
     let layer = RateLimitLayer::new(failed(Policy::new("logins", TokenBucket::new(Quota::per_hour(2)))));
     let handler = service_fn(|request: Request<()>| {
         assert!(request.extensions().get::<Settlement>().is_none());
@@ -159,11 +159,11 @@ async fn the_handler_reports_the_cost() {
     let limiter = timed(TokenBucket::new(Quota::per_hour(100)), &clock());
     let layer =
         RateLimitLayer::builder(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key())).verdict().build();
-    // Less than was charged, as much, more, and more than is left: then all that is left is charged.
+    // Less than was charged, as much, more, and more than is left, in which case all that is left is charged.
     for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
         let answer = send(&layer, "a", 200, rows).await;
         assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");
-        // At 100 rows per hour. What is forgiven is not owed.
+        // At 100 rows per hour. The forgiven rows are not owed.
         let reset = answer.verdict.policies()[0].decision().reset_after();
         assert_eq!(reset, Duration::from_secs(36 * (100 - left)), "{rows} rows");
     }
@@ -172,7 +172,7 @@ async fn the_handler_reports_the_cost() {
 }
 
 #[tokio::test]
-async fn each_of_several_policies_is_settled_on_its_own() {
+async fn each_policy_is_settled_on_its_own() {
     let (clock, hour) = (clock(), Quota::per_hour(5));
     let layer = RateLimitLayer::builder([
         Policy::new("all", timed(TokenBucket::new(hour), &clock)).key(User::key()),
@@ -192,7 +192,7 @@ async fn each_of_several_policies_is_settled_on_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_turn_in_a_queue_is_refunded_if_it_is_the_last_one() {
+async fn the_last_turn_in_queue_is_refunded() {
     let layer =
         RateLimitLayer::builder(failed(Policy::new("queue", LeakyQueue::new(Quota::per_second(1))))).verdict().build();
     let begun = tokio::time::Instant::now();
@@ -238,8 +238,9 @@ async fn repeated_rejections_ban_the_key() {
     assert_eq!(send(&layer, "a", 200, 0).await.status, 200);
 }
 
+/// A ban charges no other policy.
 #[tokio::test]
-async fn occasional_rejections_ban_no_key_and_a_ban_charges_no_other_policy() {
+async fn occasional_rejections_ban_no_key() {
     let clock = clock();
     let layer = penalised(&clock);
     for _ in 0..100 {
@@ -270,7 +271,7 @@ async fn a_shadow_bans_no_key() {
 }
 
 #[tokio::test]
-async fn a_ban_outlasts_a_change_of_the_policy() {
+async fn a_ban_outlasts_a_policy_change() {
     let clock = clock();
     let layer = penalised(&clock);
     for _ in 0..6 {
@@ -328,18 +329,18 @@ where
     let begun = Instant::now();
     let mut open = JoinSet::new();
     for number in 0..1_000 {
-        // Between two answers, so that none comes at the instant of a request.
+        // Between two answers, so that no answer comes at the instant when a request is sent.
         sleep_until(begun + Duration::from_millis(10 * number + 5)).await;
         open.spawn(send());
     }
     open.join_all().await.into_iter().filter(|status| *status == 429).count()
 }
 
-/// Of a thousand valid requests of one address, which took 200 ms each, 520 were rejected by a limit of ten wrong keys
-/// per hour: it bounds what is in flight, too. The guide's program for the sale of an API refunds the charge when the
-/// key has been looked up.
+/// An address sent a thousand valid requests, which took 200 ms each. A limit of ten wrong keys per hour rejected 520
+/// of them, because it bounds the requests in flight, too. The guide's program for selling an API refunds the charge
+/// once the key has been looked up.
 #[tokio::test(start_paused = true)]
-async fn a_limit_on_wrong_keys_bounds_what_is_in_flight_unless_it_is_charged_for_the_look_up_only() {
+async fn a_limit_on_wrong_keys_bounds_flights() {
     let served_in = Duration::from_millis(195);
     let ten = || timed(SlidingWindow::new(Quota::per_hour(10)), &clock());
 

@@ -1,4 +1,4 @@
-//! Limiters that shed: an overloaded server rejects requests, and it is not the clients' fault.
+//! Limiters that shed: an overloaded server rejects requests, which is not the clients' fault.
 
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ use tower_sluice::{
 #[derive(Default)]
 struct Server {
     is_overloaded: AtomicBool,
-    /// The estimated wait in milliseconds; zero if it is not known.
+    /// The estimated wait in milliseconds; `None` if it is not known.
     estimate: Mutex<Option<Duration>>,
     cannot_be_peeked_at: bool,
     asks: Mutex<Vec<(Mode, Priority, u32)>>,
@@ -41,7 +41,7 @@ impl Server {
         Arc::new(server)
     }
 
-    /// The questions since the last look.
+    /// Takes the questions since the last call.
     fn asks(&self) -> Vec<(Mode, Priority, u32)> {
         std::mem::take(&mut *self.asks.lock().unwrap())
     }
@@ -100,7 +100,7 @@ impl Reply {
     }
 }
 
-/// Sends a request of user `a`, whose answer comes at once.
+/// Sends a request as user `a`, whose answer comes at once.
 fn send(layer: &RateLimitLayer, mut request: Request<()>) -> Reply {
     request.extensions_mut().insert(User::new("a"));
     let service = layer.layer(service_fn(async |_: Request<()>| {
@@ -116,10 +116,11 @@ fn get(layer: &RateLimitLayer) -> Reply {
     send(layer, Request::new(()))
 }
 
+/// The answer carries an estimate if there is one.
 #[test]
-fn a_shed_request_is_answered_503_with_an_estimate_if_there_is_one() {
+fn a_shed_request_is_answered_503() {
     let key = |policy: Policy| policy.key(User::key());
-    // Keyed by client or not: the client is not to blame.
+    // With a client key or without, the client is not to blame.
     for policy in [overload, |server: &_| overload(server).key(User::key())] {
         let reply = get(&RateLimitLayer::new(policy(&Server::overloaded(Some(7)))));
         assert_eq!((reply.status, reply.field("retry-after")), (503, Some("7")));
@@ -136,8 +137,9 @@ fn a_shed_request_is_answered_503_with_an_estimate_if_there_is_one() {
     assert_eq!((reply.status, reply.field("retry-after")), (429, Some("7")));
 }
 
+/// The error carries a pushback if the wait is known.
 #[test]
-fn a_shed_call_is_unavailable_with_pushback_if_the_wait_is_known() {
+fn a_shed_call_is_unavailable() {
     for (estimate, pushback) in [(Some(7), Some("7000")), (None, None)] {
         let layer = RateLimitLayer::new(overload(&Server::overloaded(estimate)));
         let call = Request::post("/").version(Version::HTTP_2).header("content-type", "application/grpc");
@@ -147,7 +149,7 @@ fn a_shed_call_is_unavailable_with_pushback_if_the_wait_is_known() {
     }
 }
 
-/// The second request with each wait is answered by a copy of the first response.
+/// For each wait, the second request is answered by a copy of the first response.
 #[test]
 fn copies_of_shed_responses_are_equal() {
     let formats = [RejectionFormat::Problem, RejectionFormat::ProblemWithoutType, RejectionFormat::Text];
@@ -171,7 +173,7 @@ fn copies_of_shed_responses_are_equal() {
     }
 }
 
-/// A verdict, a response of one's own and a jitter belong to one request.
+/// A verdict, a custom response and a jitter belong to one request.
 #[test]
 fn some_shed_responses_are_made_anew() {
     let calls = Arc::new(AtomicU32::new(0));
@@ -186,7 +188,7 @@ fn some_shed_responses_are_made_anew() {
     assert!(waits.len() > 1, "{waits:?}");
 }
 
-/// Also if the limiter cannot be peeked at, so that the quota is charged, and refunded.
+/// This holds even if the layer cannot peek at the limiter, so that it charges the quota and refunds it.
 #[test]
 fn an_overloaded_server_charges_no_quota() {
     for cannot_be_peeked_at in [false, true] {
@@ -203,8 +205,9 @@ fn an_overloaded_server_charges_no_quota() {
     }
 }
 
+/// They take neither units nor a place in the overload limiter.
 #[test]
-fn a_request_that_a_rate_limit_rejects_takes_no_units_and_no_place() {
+fn rate_limited_requests_take_no_place() {
     let server = Arc::new(Server::default());
     let layer = RateLimitLayer::new([overload(&server), per_user(&window(1))]);
     assert_eq!(get(&layer).status, 200);
@@ -213,9 +216,9 @@ fn a_request_that_a_rate_limit_rejects_takes_no_units_and_no_place() {
     assert!(server.asks().iter().all(|(mode, ..)| *mode == Mode::Peek), "nothing is charged");
 }
 
-/// The estimate does not lengthen the promise, and an unknown wait does not make it unknown.
+/// The estimate does not lengthen the promised wait, and an unknown estimate does not make it unknown.
 #[test]
-fn a_rate_limit_goes_before_an_overloaded_server() {
+fn a_rate_limit_precedes_an_overloaded_server() {
     for estimate in [Some(3_000), Some(1), None] {
         let server = Arc::new(Server::default());
         let layer = RateLimitLayer::builder([overload(&server), per_user(&window(1))]).verdict().build();
@@ -230,7 +233,7 @@ fn a_rate_limit_goes_before_an_overloaded_server() {
     }
 }
 
-/// It never counts for a ban, and a retry before the estimated time is not too early.
+/// It never counts for a ban, and a retry before the estimated time is not premature.
 #[test]
 fn a_shed_request_leads_to_no_ban() {
     let server = Server::overloaded(Some(60));
@@ -244,7 +247,7 @@ fn a_shed_request_leads_to_no_ban() {
 }
 
 #[test]
-fn a_key_that_is_banned_by_hand_is_not_shed() {
+fn a_manually_banned_key_is_not_shed() {
     let server = Server::overloaded(Some(60));
     let layer = RateLimitLayer::new(overload(&server).key(User::key()));
     let ban = layer.handle().ban("overload", "a", Duration::from_secs(600), "scrapes").now_or_never().unwrap();
@@ -253,8 +256,9 @@ fn a_key_that_is_banned_by_hand_is_not_shed() {
     assert_eq!((reply.status, reply.field("retry-after")), (429, Some("600")));
 }
 
+/// The limiter sees both in every mode.
 #[test]
-fn the_class_and_the_weight_reach_the_limiter_in_every_mode() {
+fn class_and_weight_reach_the_limiter() {
     let server = Arc::new(Server::default());
     let classed = |policy: Policy| {
         policy
@@ -277,13 +281,13 @@ fn the_class_and_the_weight_reach_the_limiter_in_every_mode() {
         assert_eq!(get(&layer).status, 200);
         assert_eq!(server.asks(), modes.iter().map(|mode| (*mode, Priority::Low, 1)).collect::<Vec<_>>());
     }
-    // Without the functions, all are equal.
+    // Without the functions, all requests have the default class and weight.
     assert_eq!(send(&RateLimitLayer::new(overload(&server)), pay()).status, 200);
     assert_eq!(server.asks(), [(Mode::Charge, Priority::Normal, 1)]);
 }
 
 #[test]
-fn a_shadow_counts_the_requests_that_would_have_been_shed() {
+fn a_shadow_counts_would_be_shedding() {
     let server = Server::overloaded(Some(60));
     let window = window(10);
     let layer = RateLimitLayer::new([overload(&server).shadow(), per_user(&window)]);
@@ -294,7 +298,7 @@ fn a_shadow_counts_the_requests_that_would_have_been_shed() {
     assert!(server.asks().iter().all(|(mode, ..)| *mode == Mode::Shadow));
 }
 
-/// A handler that asks by itself knows no policy.
+/// A handler that asks by itself does not know a policy.
 #[tokio::test]
 async fn a_handler_answers_as_a_layer_would() {
     for estimate in [Some(7), None] {
@@ -309,7 +313,7 @@ async fn a_handler_answers_as_a_layer_would() {
     assert_eq!((rejection.reason(), rejection.status().as_u16()), (Reason::LimitExceeded, 429));
 }
 
-/// One event when it begins, and not one for each key.
+/// One event when the overload begins, rather than one for each key.
 #[test]
 fn an_overloaded_server_is_an_event() {
     let events = Arc::new(Mutex::new(Vec::new()));
@@ -329,7 +333,7 @@ fn an_overloaded_server_is_an_event() {
 }
 
 #[test]
-fn classes_and_weights_need_a_limiter_that_sheds() {
+fn classes_and_weights_need_a_shedding_limiter() {
     let policy = || Policy::new("api", Quota::per_second(9)).key(HeaderKey::from_static("x-api-key"));
     for policy in [policy().priority_fn(|_| Priority::High), policy().weight_fn(|_| NonZeroU32::MIN)] {
         let error = RateLimitLayer::try_new(policy).unwrap_err().to_string();
@@ -337,9 +341,9 @@ fn classes_and_weights_need_a_limiter_that_sheds() {
     }
 }
 
-/// The limiter of the crate, in a layer with a quota.
+/// The crate's limiter, in a layer with a quota.
 #[tokio::test(start_paused = true)]
-async fn the_real_limiter_sheds_what_it_cannot_hold_and_charges_no_quota() {
+async fn the_real_limiter_sheds_uncharged() {
     let window = window(10);
     let limiter = Arc::new(Overload::new().limits(1..=1).starting_at(1).max_queue(0));
     let policy = Policy::new("overload", Arc::clone(&limiter) as Arc<dyn Limiter>);
@@ -367,7 +371,7 @@ async fn the_real_limiter_sheds_what_it_cannot_hold_and_charges_no_quota() {
 
 /// From the second one on, requests are shed before their keys are known.
 #[test]
-fn requests_are_shed_whoever_sends_them() {
+fn requests_are_shed_without_their_keys() {
     let limiter = Arc::new(Overload::new().limits(1..=1).starting_at(1).max_queue(0));
     let policy = Policy::new("overload", Arc::clone(&limiter) as Arc<dyn Limiter>)
         .key(User::key())
@@ -387,19 +391,19 @@ fn requests_are_shed_whoever_sends_them() {
     assert_eq!((first.status, shed()), (503, [2, 0, 0, 1]));
     assert_eq!((second.status, &second.body), (503, &first.body));
     assert_eq!((third.status, &third.body), (503, &first.body));
-    // Each in its form, and those to which the policy does not apply pass.
+    // Each request gets its own form, and those to which the policy does not apply pass.
     let call = Request::post("/a.B/C").version(Version::HTTP_2).header("content-type", "application/grpc");
     assert_eq!(send(&layer, call.body(()).unwrap()).field("grpc-status"), Some("14"));
     assert_eq!(send(&layer, Request::head("/").body(()).unwrap()).body, "");
     assert_eq!((get_path("/health").status, shed()), (200, [4, 0, 0, 1]));
-    // No longer, once there is room.
+    // Once there is room, no request is shed.
     drop(in_flight);
     assert_eq!((get_path("/").status, shed()), (200, [4, 0, 0, 1]));
 }
 
 /// The head of a long download has come, and its body has not ended.
 #[tokio::test(start_paused = true)]
-async fn trap_release_at_the_head_of_the_response() {
+async fn trap_release_at_the_response_head() {
     let overload = Policy::new("overload", Overload::new().limits(1..=1).max_queue(0));
     let service = RateLimitLayer::new(overload).layer(service_fn(async |_: Request<()>| {
         Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("a long download")))

@@ -1,4 +1,4 @@
-//! Bans and allowances by hand, by the policy's own keys.
+//! Manual bans and allowances, by the policy's own keys.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -57,7 +57,7 @@ fn ban(limits: &LimitsHandle, key: impl KeyOf, span: Duration) -> KeyStatus {
 }
 
 #[test]
-fn a_ban_rejects_until_it_ends_and_leaves_the_budget() {
+fn a_ban_rejects_and_keeps_the_budget() {
     let clock = ManualClock::new();
     let layer = RateLimitLayer::builder(per_user(&clock)).verdict().build();
     let limits = layer.handle();
@@ -94,7 +94,7 @@ async fn clients_do_not_see_the_reason() {
 }
 
 #[test]
-fn an_allowed_key_passes_and_is_not_charged() {
+fn an_allowed_key_is_not_charged() {
     let clock = ManualClock::new();
     let penalty = Penalty::new(Quota::per_day(1), HOUR * 5).with_clock(clock.clone());
     let layer = RateLimitLayer::new(per_user(&clock).penalty(penalty));
@@ -121,9 +121,9 @@ fn an_allowed_key_passes_and_is_not_charged() {
     assert_eq!(all(1), [200]);
 }
 
-/// Also of layers whose policies decide by themselves otherwise.
+/// This includes layers whose policies otherwise decide by themselves.
 #[test]
-fn bans_reach_each_path_of_a_request_and_survive_a_change() {
+fn bans_reach_each_request_path() {
     let clock = ManualClock::new();
     let second = || Policy::new("second", timed(SlidingWindow::new(Quota::per_hour(100)), &clock)).key(User::key());
     let one = RateLimitLayer::new(second());
@@ -146,7 +146,7 @@ fn bans_reach_each_path_of_a_request_and_survive_a_change() {
 
 /// By text, by a request, and by the key itself.
 #[test]
-fn keys_are_those_that_the_policy_makes() {
+fn keys_are_those_the_policy_makes() {
     let clock = ManualClock::new();
     let window = || timed(SlidingWindow::new(Quota::per_hour(9)), &clock);
     let pair = Policy::new("api", window()).key((User::key(), PeerIp::new()));
@@ -173,8 +173,9 @@ fn keys_are_those_that_the_policy_makes() {
     assert!(at_once(limits.unban("none", "alice")).unwrap_err().is_unknown_policy());
 }
 
+/// An operator names a key by a request, so the key is shown under that request's quota.
 #[test]
-fn a_key_that_a_request_provides_is_shown_under_the_quota_of_that_request() {
+fn a_requests_key_shows_its_quota() {
     let clock = ManualClock::new();
     let quota = |head: &RequestHead<'_>| head.extensions().get::<Quota>().copied();
     let layer = RateLimitLayer::new(per_user(&clock).quota_fn(quota));
@@ -184,7 +185,7 @@ fn a_key_that_a_request_provides_is_shown_under_the_quota_of_that_request() {
 }
 
 #[test]
-fn what_makes_no_sense_is_rejected_with_its_cure() {
+fn impossible_overrides_are_errors_with_cures() {
     let clock = ManualClock::new();
     let layer =
         RateLimitLayer::new([per_user(&clock), Policy::new("watch", Quota::per_second(1)).key(User::key()).shadow()]);
@@ -205,9 +206,9 @@ fn what_makes_no_sense_is_rejected_with_its_cure() {
     assert!(limits.exceptions("api").unwrap().is_empty());
 }
 
-/// A route can be closed: the ban is not the clients' doing.
+/// A route can be closed: the clients did not cause the ban.
 #[test]
-fn the_ban_of_the_key_that_all_share_closes_a_policy() {
+fn banning_the_shared_key_closes_a_policy() {
     let layer = RateLimitLayer::new(Policy::new("api", Quota::per_second(1_000)));
     let _ = ban(&layer.handle(), "(shared)", HOUR);
     assert_eq!(status(&layer, "alice"), 503);
@@ -226,7 +227,7 @@ fn queues_take_bans_too() {
     assert_eq!(status(&layer, "alice"), 429);
 }
 
-/// As the pages of operators read it: see [`Operate`].
+/// Operators' pages read it: see [`Operate`].
 #[test]
 fn the_status_of_policies_is_shown() {
     /// Counts requests, and decides on none.

@@ -1,4 +1,4 @@
-//! `Policy::quota_fn`: each customer has a quota of its own, through the layer.
+//! `Policy::quota_fn` through the layer: each customer has its own quota.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -19,7 +19,7 @@ use tower_sluice::{
     Concurrency, Decision, Limiter, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter, SlowDown,
 };
 
-/// What an authentication layer knows of a customer.
+/// An authentication layer attaches the customer's plan.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
@@ -42,7 +42,7 @@ fn policy(limiter: impl IntoLimiter) -> Policy {
         .quota_fn(|request| request.extensions().get::<Plan>().map(|plan| plan.0))
 }
 
-/// Sends a request of a user that is authenticated under a plan; its service answers with this status.
+/// Sends a request by a user who is authenticated under a plan; its service answers with this status.
 async fn send(layer: &RateLimitLayer, user: &str, plan: Option<Quota>, status: u16) -> (u16, HeaderMap) {
     let mut request = Request::get("/").body(()).unwrap();
     request.extensions_mut().insert(User::new(user));
@@ -54,13 +54,14 @@ async fn send(layer: &RateLimitLayer, user: &str, plan: Option<Quota>, status: u
     (response.status().as_u16(), response.headers().clone())
 }
 
-/// The values of these fields.
+/// The values in these fields.
 fn fields<const N: usize>(headers: &HeaderMap, names: [&str; N]) -> [String; N] {
     names.map(|name| headers.get(name).map_or("", |value| value.to_str().unwrap()).to_owned())
 }
 
+/// Decisions and fields both show that quota.
 #[tokio::test]
-async fn each_key_is_decided_and_advertised_under_its_own_quota() {
+async fn each_key_uses_its_own_quota() {
     async fn holds(limiter: Arc<dyn Limiter>) {
         let layer = RateLimitLayer::new(policy(limiter));
         for (user, plan, limit) in
@@ -83,10 +84,10 @@ async fn each_key_is_decided_and_advertised_under_its_own_quota() {
     holds(limiter(SlidingWindow::new(own), &clock)).await;
 }
 
-/// The commonest quota of a sold API: so many per month, by the plan.
+/// The commonest quota for a sold API: a monthly number that depends on the plan.
 #[cfg(feature = "calendar")]
 #[tokio::test]
-async fn each_key_has_its_own_limit_in_windows_of_the_calendar() {
+async fn calendar_windows_have_a_limit_per_key() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(limiter(tower_sluice::algorithm::CalendarWindow::monthly(3), &clock)));
     for (user, plan, limit) in [("a", Some(FREE), 2), ("b", Some(PAID), 5), ("c", None, 3)] {
@@ -102,8 +103,9 @@ async fn each_key_has_its_own_limit_in_windows_of_the_calendar() {
     assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 200);
 }
 
+/// The advertised waits are true after the change.
 #[tokio::test]
-async fn a_plan_that_changes_keeps_what_was_used_and_waits_are_true() {
+async fn a_changed_plan_keeps_what_was_used() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)));
     for _ in 0..2 {
@@ -115,22 +117,22 @@ async fn a_plan_that_changes_keeps_what_was_used_and_waits_are_true() {
         let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
         assert_eq!((status, &fields(&headers, ["ratelimit"])[0][..9]), (200, &*format!("\"api\";r={left}")));
     }
-    // Downgraded: five tokens are owed, and two of them fit. Four are paid in two hours; a rejection converts the key,
-    // so that this is when a request fits.
+    // Downgraded: the key owes five tokens, and two fit. Time pays four in two hours. The rejection converts the key,
+    // so a request fits then.
     let (status, headers) = send(&layer, "a", Some(FREE), 200).await;
     assert_eq!((status, fields(&headers, ["retry-after"])), (429, ["7200".to_owned()]));
     clock.advance(Duration::from_secs(7_199));
     assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 429);
     clock.advance(Duration::from_secs(1));
     assert_eq!(send(&layer, "a", Some(FREE), 200).await.0, 200);
-    // The plan is gone: the policy's own quota holds, and never none. Two are owed, of three.
+    // Without a plan, the policy's own quota applies. The key owes two of three.
     assert_eq!(send(&layer, "a", None, 200).await.0, 200);
     assert_eq!(send(&layer, "a", None, 200).await.0, 429);
 }
 
-/// A plan that is read from shared state may change at any time, also during a decision.
+/// A plan that is read from shared state may change at any time, even during a decision.
 #[tokio::test]
-async fn a_plan_is_looked_up_once_for_each_request() {
+async fn requests_look_a_plan_up_once() {
     let lookups = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&lookups);
     let plans = [Some(PAID), None, Some(FREE)];
@@ -152,7 +154,7 @@ async fn a_plan_is_looked_up_once_for_each_request() {
 }
 
 #[tokio::test]
-async fn older_fields_advertise_the_quota_of_the_key() {
+async fn older_fields_advertise_the_keys_quota() {
     let clock = clock();
     let api = || policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock));
     let of = |fields: RateLimitFields| RateLimitLayer::builder(api()).fields(fields).build();
@@ -170,8 +172,9 @@ async fn older_fields_advertise_the_quota_of_the_key() {
     }
 }
 
+/// The fields show it in place of the policy's quota.
 #[tokio::test]
-async fn several_policies_advertise_the_quota_of_the_key_in_place_of_one() {
+async fn several_policies_advertise_the_keys_quota() {
     let clock = clock();
     let all = Policy::new("all", limiter(TokenBucket::new(Quota::per_minute(100)), &clock));
     let layer = RateLimitLayer::new([policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)), all]);
@@ -183,7 +186,7 @@ async fn several_policies_advertise_the_quota_of_the_key_in_place_of_one() {
     }
 }
 
-/// More quotas than there are kept texts for.
+/// More quotas than the crate caches texts for.
 #[tokio::test]
 async fn any_number_of_quotas_is_advertised() {
     let layer = RateLimitLayer::new(policy(TokenBucket::new(Quota::per_hour(3))));
@@ -197,8 +200,9 @@ async fn any_number_of_quotas_is_advertised() {
     }
 }
 
+/// The refund is made under the quota of the request that was charged.
 #[tokio::test]
-async fn a_response_that_is_not_charged_refunds_under_the_quota_of_its_request() {
+async fn an_uncharged_response_refunds_its_quota() {
     let clock = clock();
     for bucket in [true, false] {
         let own = Quota::per_hour(1);
@@ -217,7 +221,7 @@ async fn a_response_that_is_not_charged_refunds_under_the_quota_of_its_request()
 }
 
 #[tokio::test]
-async fn a_final_cost_is_charged_under_the_quota_of_its_request() {
+async fn final_costs_use_their_requests_quota() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(limiter(FixedWindow::new(Quota::per_hour(1)), &clock)).cost_after(|_| 4));
     let (status, headers) = send(&layer, "a", Some(PAID), 200).await;
@@ -227,8 +231,9 @@ async fn a_final_cost_is_charged_under_the_quota_of_its_request() {
     assert_eq!(send(&layer, "a", Some(PAID), 200).await.0, 429);
 }
 
+/// They can reset the key, too.
 #[tokio::test]
-async fn support_staff_see_a_key_under_its_quota_and_reset_it() {
+async fn support_staff_see_the_keys_quota() {
     let clock = clock();
     let layer = RateLimitLayer::new(policy(limiter(TokenBucket::new(Quota::per_hour(3)), &clock)));
     for _ in 0..5 {
@@ -244,8 +249,9 @@ async fn support_staff_see_a_key_under_its_quota_and_reset_it() {
     assert_eq!(layer.handle().peek("api", &key).await.unwrap().decision().remaining(), 4);
 }
 
+/// The policy changes from its own quota to the keys' quotas and back.
 #[tokio::test]
-async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() {
+async fn live_changes_of_quotas_keep_use() {
     let clock = clock();
     let fixed = |limit| {
         Policy::new("api", limiter(TokenBucket::new(Quota::per_hour(limit)), &clock))
@@ -257,7 +263,7 @@ async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() 
     let left = async |plan| fields(&send(&layer, "a", plan, 200).await.1, ["ratelimit"])[0][..9].to_owned();
     assert_eq!(left(Some(PAID)).await, "\"api\";r=2");
     for (next, plan, expected) in [
-        // One is used before each of these changes, and one after it.
+        // One is used before each change, and one after it.
         (own(3), Some(PAID), "\"api\";r=3"),
         (own(7), Some(PAID), "\"api\";r=2"),
         (fixed(9), Some(PAID), "\"api\";r=5"),
@@ -269,7 +275,7 @@ async fn a_live_change_to_quotas_of_the_keys_own_and_back_keeps_what_was_used() 
 }
 
 #[test]
-fn a_limiter_that_takes_no_quotas_is_rejected() {
+fn limiters_without_quotas_are_rejected() {
     struct Custom;
     impl Limiter for Custom {
         fn decide(&self, _: &Ask<'_>) -> Answer {
@@ -286,10 +292,10 @@ fn a_limiter_that_takes_no_quotas_is_rejected() {
     }
 }
 
-/// As `Policy::quota_fn` documents: a key has one quota, and one that depends on the request limits nothing. Five
-/// logins a second pass at 5 per hour, 18,000 an hour, if a request to another path comes before each.
+/// `Policy::quota_fn` documents that a key has one quota, and that a quota that depends on the request limits nothing.
+/// At 5 per hour, five logins pass each second, 18,000 an hour, if a request to another path comes before each.
 #[tokio::test]
-async fn a_quota_that_depends_on_the_request_forgives_what_another_one_counted() {
+async fn a_quota_per_request_limits_nothing() {
     let (login, other) = (Some(Quota::per_hour(5)), Some(Quota::per_second(100)));
     let logins = async |is_alternating: bool| {
         let clock = clock();
@@ -299,7 +305,7 @@ async fn a_quota_that_depends_on_the_request_forgives_what_another_one_counted()
             if is_alternating {
                 assert_eq!(send(&layer, "ada", other, 200).await.0, 200);
             }
-            // Time pays what was used, at the rate of the quota of the last request.
+            // Time pays what was used, at the last request's rate.
             clock.advance(Duration::from_millis(100));
             admitted += u32::from(send(&layer, "ada", login, 200).await.0 == 200);
             clock.advance(Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! `Policy::window_fn` and `Policy::limit_fn`: each customer has a window, or a limit in flight, of its own.
+//! `Policy::window_fn` and `Policy::limit_fn`: each customer has its own window, or its own limit in flight.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -15,14 +15,14 @@ use tower_sluice::store::MemoryStore;
 use tower_sluice::time::{ManualClock, Timestamp};
 use tower_sluice::{ChargeOnce, Concurrency, PartitionKey, Policy, Quota, RateLimitLayer, RateLimiter};
 
-/// What an authentication layer knows of a customer.
+/// An authentication layer attaches the customer's plan.
 #[derive(Clone)]
 struct Plan {
     window: Option<CalendarWindow>,
     in_flight: Option<u64>,
 }
 
-/// Noon of 20 March 2026 in Berlin, nine days before clocks are set forward.
+/// Noon on 20 March 2026 in Berlin, nine days before clocks are set forward.
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_774_004_400_000_000_000))
 }
@@ -62,7 +62,7 @@ fn berlin(limit: u64) -> CalendarWindow {
 }
 
 #[tokio::test]
-async fn fields_name_the_limit_and_the_reset_of_the_customers_own_window() {
+async fn fields_describe_the_customers_own_window() {
     let clock = clock();
     let layer = RateLimitLayer::new([month(&clock), Policy::new("all", TokenBucket::new(Quota::per_hour(1_000)))]);
     // Eleven and a half days to April, less the hour by which Berlin's clocks are set forward; one hour more in UTC.
@@ -82,8 +82,9 @@ async fn fields_name_the_limit_and_the_reset_of_the_customers_own_window() {
     }
 }
 
+/// The customer gets the new window at once.
 #[tokio::test]
-async fn a_customer_who_moves_keeps_what_was_used_and_has_the_new_window() {
+async fn a_moved_customer_keeps_its_use() {
     let clock = clock();
     let layer = RateLimitLayer::new(month(&clock));
     let (old, new) = (berlin(3), CalendarWindow::daily(3).zone("America/New_York").unwrap());
@@ -94,7 +95,7 @@ async fn a_customer_who_moves_keeps_what_was_used_and_has_the_new_window() {
         let (found, field) = ask(&layer, "ada", Some(window)).await;
         assert_eq!((found, field.starts_with(&format!("\"month\";r={left};"))), (status, true), "{field}");
     }
-    // A look shows the window of the last request.
+    // A peek shows the last request's window.
     let peeked = *layer.handle().peek("month", &PartitionKey::from("ada")).await.unwrap().decision();
     assert_eq!((peeked.limit(), peeked.reset_after()), (3, Duration::from_secs(17 * HOUR)));
     clock.advance(Duration::from_secs(17 * HOUR));
@@ -106,7 +107,7 @@ async fn a_customer_who_moves_keeps_what_was_used_and_has_the_new_window() {
 
 /// Refunds, settlements, free retries, and debts.
 #[tokio::test]
-async fn all_steps_of_a_request_are_under_its_own_window() {
+async fn all_steps_use_the_requests_window() {
     let clock = clock();
     let window = berlin(5).anchor(22);
     let left = async |layer: &RateLimitLayer, status| {
@@ -128,7 +129,7 @@ async fn all_steps_of_a_request_are_under_its_own_window() {
 }
 
 #[tokio::test]
-async fn a_restart_keeps_what_a_customer_has_used_in_its_own_window() {
+async fn a_restart_keeps_use_in_own_windows() {
     let clock = clock();
     let window = berlin(5).anchor(22);
     let layer = RateLimitLayer::new(month(&clock));
@@ -141,7 +142,7 @@ async fn a_restart_keeps_what_a_customer_has_used_in_its_own_window() {
 }
 
 #[tokio::test]
-async fn each_customer_has_its_own_limit_in_flight() {
+async fn each_customer_has_its_limit_in_flight() {
     let in_flight = Policy::new("in-flight", Concurrency::new(2))
         .key(User::key())
         .limit_fn(|request| request.extensions().get::<Plan>()?.in_flight);
@@ -160,14 +161,14 @@ async fn each_customer_has_its_own_limit_in_flight() {
         let (status, headers, _) = ask(user, limit).await;
         assert_eq!((status, headers.get("retry-after")), (429, None), "{user}");
     }
-    // Ada's plan grows and shrinks: what is in flight stays.
+    // Ada's plan grows and shrinks: her requests in flight stay.
     let (status, _, fourth) = ask("ada", Some(4)).await;
     assert_eq!(status, 200);
     held.drain(..2).for_each(drop);
     assert_eq!(ask("ada", Some(2)).await.0, 429, "two are in flight");
     drop(fourth);
     assert_eq!(ask("ada", Some(2)).await.0, 200);
-    // The plan is paused, as by a suspended quota.
+    // The plan is paused, like a suspended quota.
     drop(held);
     let (status, headers, _) = ask("ada", Some(0)).await;
     assert_eq!((status, headers.get("retry-after")), (403, None));

@@ -1,5 +1,5 @@
-//! Every pair of options of a policy, and every option with every kind of limiter, in both orders of setting: the
-//! result is the one that `docs/policy_options.md` has, and a file in TOML gets the same.
+//! Every pair of policy options, and every option with every limiter kind, set in both orders: the result is the one in
+//! `docs/policy_options.md`, and a TOML file gets it, too.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -23,7 +23,7 @@ use tower_sluice::{
 };
 use tower_sluice_redis::{Redis, RedisStore};
 
-/// An option, in the order of the table. One setter is there more than once where its value matters.
+/// An option, in the table's order. A setter occurs more than once where its value matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Opt {
     ClientKey,
@@ -100,7 +100,7 @@ const OPTIONS: [(Opt, &str, Option<&str>); 28] = [
     (SeveralKeys, "`key` with several keys of a request", None),
 ];
 
-/// A limiter that advertises nothing and takes no quotas, as the least that one of your own may do.
+/// A limiter that advertises nothing and takes no quotas, which is the least that a custom one may do.
 struct Custom;
 
 impl Limiter for Custom {
@@ -122,7 +122,7 @@ impl KeyExtractor for Several {
     }
 }
 
-/// A kind of limiter: its name in the table, how it is made, and its lines in TOML.
+/// A limiter kind: its name in the table, its constructor, and its lines in TOML.
 type Kind = (&'static str, fn() -> Arc<dyn Limiter>, Option<&'static str>);
 
 const QUOTA: Quota = Quota::per_second(9);
@@ -170,7 +170,7 @@ const KINDS: &[Kind] = &[
     ),
 ];
 
-/// Nothing is called: policies are only built.
+/// The server is never called, because policies are only built.
 fn redis() -> Redis {
     Redis::single("redis://127.0.0.1:1").open().unwrap()
 }
@@ -213,7 +213,7 @@ fn set(policy: Policy, option: Opt) -> Policy {
     }
 }
 
-/// Options that another setter's call replaces: the later call of one setter wins.
+/// Options that one setter sets: its later call wins.
 fn is_one_setter(first: Opt, second: Opt) -> bool {
     let twice = [
         &[ClientKey, SharedKey, SeveralKeys][..],
@@ -223,8 +223,8 @@ fn is_one_setter(first: Opt, second: Opt) -> bool {
     first == second || twice.iter().any(|setter| setter.contains(&first) && setter.contains(&second))
 }
 
-/// What `options` need beside themselves: a penalty needs a key of the client, and a debt a cost that is settled,
-/// unless the options are about these themselves.
+/// The other options that `options` need: a penalty needs a client's key, and a debt needs a settled cost, unless the
+/// options are about these themselves.
 fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
     let has = |some: &[Opt]| options.iter().any(|option| some.contains(option));
     let mut needs = Vec::new();
@@ -238,14 +238,14 @@ fn needs(kind: &Kind, options: &[Opt]) -> Vec<Opt> {
     needs
 }
 
-/// Returns the error of a policy with these options, set in this order.
+/// Returns the error for a policy with these options, set in this order.
 fn verdict(kind: &Kind, options: &[Opt]) -> Result<(), String> {
     let all = needs(kind, options).into_iter().chain(options.iter().copied());
     let policy = all.fold(Policy::new("p", (kind.1)()), set);
     RateLimitLayer::try_new(policy).map(drop).map_err(|error| error.to_string())
 }
 
-/// The kind with which a pair of options is tried: the one that they need, or memory.
+/// The kind with which the test tries a pair of options: the one that they need, or memory.
 fn usual_kind(options: &[Opt]) -> &'static Kind {
     kind(match () {
         _ if options.iter().any(|option| [PriorityFn, WeightFn].contains(option)) => "`Overload`",
@@ -256,7 +256,7 @@ fn usual_kind(options: &[Opt]) -> &'static Kind {
     })
 }
 
-/// The table: the cell of each row and column, and the text of each note.
+/// The table: a cell for each row and column, and a text for each note.
 struct Table {
     cells: BTreeMap<(String, String), String>,
     notes: BTreeMap<String, String>,
@@ -293,12 +293,12 @@ impl Table {
         table
     }
 
-    /// The cell of an option and a kind of limiter.
+    /// The cell for an option and a limiter kind.
     fn with_kind(&self, option: Opt, kind: &Kind) -> &str {
         self.cell(name(option), kind.0)
     }
 
-    /// The cell of two options: the later one has the row, and the column is the number of the earlier one.
+    /// The cell for two options: the later one has the row, and the column is the earlier one's number.
     fn pair(&self, first: Opt, second: Opt) -> &str {
         let (first, second) = (first.min(second), first.max(second));
         self.cell(name(second), &(first as usize + 1).to_string())
@@ -319,7 +319,7 @@ fn is_refused(cell: &str) -> bool {
     cell.starts_with('x')
 }
 
-/// Compares the result of a pair with its cell: refused with the text of the note, or accepted.
+/// Compares a pair's result with its cell: refused with the note's text, or accepted.
 fn compare(table: &Table, what: &str, cell: &str, verdict: &Result<(), String>) -> Option<String> {
     let is_known = ["", "="].contains(&cell) || table.notes.contains_key(cell);
     let agrees = match (is_refused(cell), verdict) {
@@ -330,8 +330,9 @@ fn compare(table: &Table, what: &str, cell: &str, verdict: &Result<(), String>) 
     (!agrees).then(|| format!("{what}: the table has `{cell}`, and the result is {verdict:?}"))
 }
 
+/// The result does not depend on the order of setting.
 #[test]
-fn every_pair_of_options_has_the_result_of_the_table_in_both_orders() {
+fn pairs_have_the_tables_result() {
     let table = Table::read();
     let mut wrong = Vec::new();
     let (mut pairs, mut refused, mut defined) = (0, 0, 0);
@@ -363,9 +364,9 @@ fn every_pair_of_options_has_the_result_of_the_table_in_both_orders() {
     assert!(wrong.is_empty(), "{} of {pairs}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Pairs are enough: no two options that are accepted with each other and with a limiter are refused together.
+/// Pairs are enough: if two options are accepted with each other and each with a limiter, all three are accepted.
 #[test]
-fn two_options_and_a_limiter_are_refused_only_if_a_pair_of_them_is() {
+fn only_pairs_refuse_options_and_limiter() {
     let table = Table::read();
     for kind in KINDS {
         for (first, ..) in OPTIONS {
@@ -384,9 +385,9 @@ fn two_options_and_a_limiter_are_refused_only_if_a_pair_of_them_is() {
     }
 }
 
-/// Every note is used, and the table has nothing but the pairs.
+/// Every note is used, and the table contains only the pairs.
 #[test]
-fn the_table_has_each_note_that_it_uses_and_no_other() {
+fn the_table_has_exactly_its_notes() {
     let table = Table::read();
     let used = |note: &String| table.cells.values().any(|cell| cell == note);
     let unused: Vec<_> = table.notes.keys().filter(|note| !used(note)).collect();
@@ -398,7 +399,7 @@ mod toml {
 
     use super::*;
 
-    /// Letters and digits: a file has other names for methods, and the same letters.
+    /// Letters and digits only, because a file writes method names with other punctuation.
     fn letters(text: &str) -> String {
         text.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
     }
@@ -415,12 +416,12 @@ mod toml {
         reader.parse("f.toml", &text).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Compares the results in code and in a file: both accept, or both refuse for the same reason.
+    /// Compares the results in code and in a file: both accept, or both refuse for one reason.
     fn assert_same(what: &str, code: &Result<(), String>, file: &Result<(), String>) {
         match (code, file) {
             (Ok(()), Ok(())) => {}
             (Err(code), Err(file)) => {
-                // From the second colon on, behind the names of the two options.
+                // The reason follows the second colon, behind the names of the two options.
                 let reason = code.splitn(3, ": ").nth(2).unwrap();
                 let reason = letters(&reason.replace("`cost_after`", "`cost_after` (in code)"));
                 assert!(letters(file).contains(&reason), "{what}:\n{code}\n{file}");
@@ -430,7 +431,7 @@ mod toml {
     }
 
     #[test]
-    fn every_pair_that_a_file_can_have_has_the_same_result_there() {
+    fn a_file_has_each_pairs_result() {
         let mut pairs = 0;
         for (first, _, line) in OPTIONS {
             let Some(line) = line else { continue };

@@ -32,7 +32,7 @@ fn policy(algorithm: impl Algorithm, clock: &ManualClock) -> Policy {
     Policy::new("units", Arc::new(RateLimiter::new(algorithm, store))).key(User::key())
 }
 
-/// Sends a request to a handler that reports these costs, one after the other, and answers with so many bytes.
+/// Sends a request to a handler that reports these costs, one after the other, and answers with this number of bytes.
 async fn send(layer: &RateLimitLayer, costs: &'static [u64], bytes: usize) -> (StatusCode, HeaderMap) {
     send_to(layer, "/", costs, bytes).await
 }
@@ -62,20 +62,20 @@ async fn peek(layer: &RateLimitLayer) -> Decision {
 }
 
 #[tokio::test]
-async fn what_the_handler_reports_last_is_charged() {
+async fn the_last_reported_cost_is_charged() {
     for (costs, left) in [(&[][..], 95), (&[30], 70), (&[30, 2], 98), (&[0], 100), (&[500], 0)] {
         let layer =
             RateLimitLayer::new(policy(FixedWindow::new(Quota::per_minute(100)), &clock()).cost(5).settle_by_handler());
         let (status, headers) = send(&layer, costs, 9).await;
         assert_eq!(status, 200);
         assert_eq!(peek(&layer).await.remaining(), left, "{costs:?}");
-        // The head has what was reported by then.
+        // The head reports the cost known by then.
         assert!(headers["ratelimit"].to_str().unwrap().starts_with(&format!("\"units\";r={left};")), "{headers:?}");
     }
 }
 
 #[tokio::test]
-async fn the_bytes_of_the_body_are_charged() {
+async fn the_bodys_bytes_are_charged() {
     let policy = policy(FixedWindow::new(Quota::per_minute(1_000)), &clock()).cost(100).settle_by_content_bytes();
     let layer = RateLimitLayer::new(policy);
     let (_, headers) = send(&layer, &[], 40).await;
@@ -86,9 +86,10 @@ async fn the_bytes_of_the_body_are_charged() {
     assert_eq!(send(&layer, &[], 0).await.0, 429, "the estimate does not fit");
 }
 
-/// Of 25 units, the window had ten: fifteen are owed, which take 90 s, and six seconds more are for the next request.
+/// The window had ten of 25 units. The other fifteen are owed, which takes 90 s to pay; the next request takes six
+/// seconds more.
 #[tokio::test]
-async fn a_shortfall_that_is_owed_delays_the_next_requests() {
+async fn an_owed_shortfall_delays_the_next_requests() {
     let clock = clock();
     let layer = RateLimitLayer::new(
         policy(FixedWindow::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls(),
@@ -109,12 +110,12 @@ async fn a_shortfall_that_is_owed_delays_the_next_requests() {
     assert_eq!(peek(&layer).await.remaining(), 10, "all is paid");
 }
 
-/// A hundred units of 1,000 are reserved for each request, of which it uses twenty. The client was told to wait for the
-/// window, 14 hours, although requests in flight give most of it back within a second.
+/// Each request reserves a hundred units of 1,000 and uses twenty. The client was told to wait for the window, 14
+/// hours, although requests in flight give most of it back within a second.
 #[tokio::test]
-async fn requests_in_flight_shorten_the_wait_of_a_rejection() {
+async fn requests_in_flight_shorten_a_rejections_wait() {
     for owes in [false, true] {
-        // Requests that take much longer than a second are not waited for.
+        // The wait ignores requests that take much longer than a second.
         some_attempt_async("the wait for requests in flight", async || {
             let clock = clock();
             let policy = policy(FixedWindow::new(Quota::per_day(1_000)), &clock).cost(100).settle_by_handler();
@@ -132,7 +133,7 @@ async fn requests_in_flight_shorten_the_wait_of_a_rejection() {
             open.send(true).unwrap();
             held.await;
             assert_eq!(peek(&layer).await.remaining(), 800);
-            // Without requests in flight, only the end of the window helps.
+            // Without requests in flight, only the window's end helps.
             for _ in 0..36 {
                 assert_eq!(send(&layer, &[20], 0).await.0, 200);
             }
@@ -159,11 +160,11 @@ async fn send_through(layer: &RateLimitLayer, gate: tokio::sync::watch::Receiver
     response.into_body().collect().await.unwrap();
 }
 
-/// For as long as its debt lasted, the next request paid of it what fitted beside its own cost, and time paid nothing:
-/// of 100 per hour, requests that cost 10,000 each got 10,010 in each hour; and who owed 5,900 got one per hour after a
+/// While a debt lasted, each next request paid as much as fitted beside its own cost, and time paid nothing. At 100 per
+/// hour, requests that cost 10,000 each got 10,010 in each hour, and a client that owed 5,900 got one per hour after a
 /// year of silence.
 #[tokio::test]
-async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
+async fn time_pays_debts_at_the_quotas_rate() {
     let hour = MINUTE * 60;
     let quota = Quota::per_hour(100);
     let limits = |clock: &ManualClock| {
@@ -191,10 +192,10 @@ async fn time_pays_debts_at_the_rate_of_the_quota_whatever_one_request_costs() {
     }
 }
 
-/// Each is admitted for one unit while the others are in flight. What they turn out to cost is owed once all is known,
-/// and none is admitted beside another one's payment.
+/// Each is admitted for one unit while the others are in flight. The real costs are owed once all are known, and no
+/// request is admitted beside another one's payment.
 #[tokio::test]
-async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
+async fn concurrent_requests_pay_debts_no_faster() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_hour(100));
     let layer = RateLimitLayer::new(policy(bucket, &clock).settle_by_handler().owe_shortfalls());
@@ -207,10 +208,10 @@ async fn requests_at_once_pay_a_debt_no_faster_than_one_by_one() {
 }
 
 #[tokio::test]
-async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
+async fn free_requests_report_the_rest_after_shortfalls() {
     let clock = clock();
     let policy = policy(TokenBucket::new(Quota::per_minute(10).burst(20)), &clock).settle_by_handler().owe_shortfalls();
-    // The handlers report what their request costs: 6 in place of 1, and 0 in place of 0.
+    // The handlers report their request's cost: 6 in place of 1, and 0 in place of 0.
     let (answers, usage) = (&[6][..], &[][..]);
     let layer = RateLimitLayer::new(policy.cost_fn(move |request| u64::from(request.uri().path() != "/usage")));
     assert_eq!(send_to(&layer, "/", answers, 0).await.0, 200);
@@ -224,14 +225,14 @@ async fn a_request_of_cost_0_is_told_what_is_left_after_a_shortfall() {
 }
 
 #[tokio::test]
-async fn a_reset_and_a_refund_leave_no_debt_behind() {
+async fn resets_and_refunds_leave_no_debt() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_minute(10));
     let layer = RateLimitLayer::new(policy(bucket, &clock).cost(2).settle_by_handler().owe_shortfalls());
     send(&layer, &[7], 0).await;
     let _ = layer.handle().reset("units", "alice").await.unwrap();
     assert_eq!(peek(&layer).await.remaining(), 10);
-    // Two of its own, of which one is refunded, and nothing for what was forgiven.
+    // Two units of its own, one of which is refunded. Nothing is refunded for the forgiven units.
     send(&layer, &[1], 0).await;
     assert_eq!(peek(&layer).await.remaining(), 9);
 }
@@ -241,16 +242,16 @@ async fn a_refund_leaves_a_debts_rest() {
     let clock = clock();
     let bucket = TokenBucket::new(Quota::per_minute(10));
     let layer = RateLimitLayer::new(policy(bucket, &clock).cost(4).settle_by_handler().owe_shortfalls());
-    // Four are owed.
+    // The key owes four.
     send(&layer, &[14], 0).await;
     clock.advance(MINUTE);
     assert_eq!(peek(&layer).await.remaining(), 6);
-    // Three of its own are refunded.
+    // Three of the request's own units are refunded.
     send(&layer, &[1], 0).await;
     assert_eq!(peek(&layer).await.remaining(), 5);
 }
 
-/// Its bucket would admit the request: it has units again, and the key owes more.
+/// The bucket would admit the request because it has units again, but the key owes more.
 #[tokio::test]
 async fn a_shadow_counts_keys_in_debt() {
     let clock = clock();
@@ -277,9 +278,9 @@ impl Limiter for Fickle {
     }
 }
 
-/// Of 15 units the bucket had ten, and a minute later five are left. A charge that is rolled back takes none of them.
+/// The bucket had ten of 15 units, and a minute later five are left. A charge that is rolled back takes none of them.
 #[tokio::test]
-async fn a_request_that_another_policy_rejects_adds_nothing_to_the_debt_of_its_key() {
+async fn a_rejected_request_adds_no_debt() {
     let clock = clock();
     let bucket = policy(TokenBucket::new(Quota::per_minute(10)), &clock).settle_by_handler().owe_shortfalls();
     let fickle = Policy::new("fickle", Arc::new(Fickle)).when(|request| request.uri().path() == "/fickle");
@@ -294,10 +295,10 @@ async fn a_request_that_another_policy_rejects_adds_nothing_to_the_debt_of_its_k
     assert_eq!(peek(&layer).await.remaining(), 0);
 }
 
-/// A request that costs nothing when it comes, and all that is left when it is settled. Its fields were those of a key
-/// without a charge: `t=1` and a reset of 0, although the next unit is a day away.
+/// A request costs nothing when it comes, and is settled at all that is left. Its fields described a key without a
+/// charge: `t=1` and a reset of 0, although the next unit is a day away.
 #[tokio::test]
-async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_early() {
+async fn fields_settled_from_zero_promise_nothing_early() {
     let day = Duration::from_secs(86_400);
     let cases = [(0, "t"), (0, "reset"), (3, "t"), (3, "reset")];
     for ((used_before, name), is_sliding) in cases.into_iter().flat_map(|case| [(case, true), (case, false)]) {
@@ -334,7 +335,7 @@ async fn fields_of_a_request_that_is_settled_from_cost_0_promise_nothing_too_ear
 
 /// Its estimate was charged although no handler ever saw it.
 #[tokio::test(start_paused = true)]
-async fn a_request_cancelled_in_a_queue_costs_nothing() {
+async fn requests_cancelled_in_queue_cost_nothing() {
     for by_bytes in [false, true] {
         let units = policy(FixedWindow::new(Quota::per_day(1_000)), &clock()).cost(300);
         let units = if by_bytes { units.settle_by_content_bytes() } else { units.settle_by_handler() };
@@ -348,10 +349,10 @@ async fn a_request_cancelled_in_a_queue_costs_nothing() {
     }
 }
 
-/// gRPC answers 200 and says in its trailers how the call went, which no condition saw.
+/// gRPC answers 200 and reports the call's status in its trailers, which no condition saw.
 #[tokio::test]
-async fn the_status_of_a_grpc_call_is_seen_in_its_trailers() {
-    // In the head, in the trailers, in the trailers of a call that sends a message first, and cut off before these.
+async fn trailers_show_a_grpc_calls_status() {
+    // In the head, in the trailers, in the trailers after a message, and cut off before the trailers.
     for (in_head, message, ends, code, left) in [
         (true, 0, true, "16", 9),
         (true, 0, true, "0", 10),
@@ -365,7 +366,7 @@ async fn the_status_of_a_grpc_call_is_seen_in_its_trailers() {
             |policy| policy.charge_when(|response| response.grpc_status() == Some(16)),
             |policy| {
                 policy.cost_after(|response| {
-                    // The fields of the head are there as well.
+                    // The head's fields are there as well.
                     u64::from(response.grpc_status() == Some(16) && response.headers().contains_key("x-model"))
                 })
             },

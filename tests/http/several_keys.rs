@@ -1,4 +1,4 @@
-//! `KeyExtractor::extract_all`: requests with several keys of one policy against a naive ledger.
+//! `KeyExtractor::extract_all`: requests with several keys in one policy, against a naive ledger.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use tower_sluice::{
 
 use crate::support::cases::cases;
 
-/// The recipients of a message.
+/// A message's recipients.
 #[derive(Clone)]
 struct Recipients(Vec<KeyCharge>);
 
@@ -45,7 +45,7 @@ impl KeyExtractor for ByRecipient {
     }
 }
 
-/// One recipient in a test: who, the cost, and whether the request only looks.
+/// One recipient in a test: its number, the cost, and whether the request only peeks.
 type Charge = (u8, u64, bool);
 
 fn key(recipient: u8) -> PartitionKey {
@@ -148,15 +148,16 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn random_messages_are_charged_to_all_recipients_or_none(
+    fn random_messages_charge_all_or_none(
         limit in 1..8_u64, steps in prop::collection::vec(step(), 1..60),
     ) {
         compare(limit, steps);
     }
 }
 
+/// The rejection's wait is true.
 #[test]
-fn a_look_that_finds_no_room_rejects_with_the_true_wait_and_charges_nothing() {
+fn a_rejecting_peek_charges_nothing() {
     let clock = clock();
     let layer = RateLimitLayer::builder(window("recipients", 1, &clock).key(ByRecipient)).verdict().build();
     assert!(send(&layer, request(&[(1, 1, true), (2, 1, false)])).1.is_allowed());
@@ -168,15 +169,16 @@ fn a_look_that_finds_no_room_rejects_with_the_true_wait_and_charges_nothing() {
     assert!(send(&layer, request(&[(1, 1, false)])).1.is_allowed());
 }
 
-/// A request of one recipient, whose message was sent already.
+/// A request for one recipient, whose message was sent already.
 fn report(cost: u64) -> Request<()> {
     let mut request = Request::new(());
     request.extensions_mut().insert(Recipients(vec![KeyCharge::new(key(1)).cost(cost).up_to()]));
     request
 }
 
+/// The charge takes what is left, and rejects nothing.
 #[test]
-fn a_cost_that_was_spent_already_uses_up_what_is_left_and_rejects_nothing() {
+fn a_spent_cost_takes_the_rest() {
     let clock = clock();
     let penalty = Penalty::new(Quota::per_minute(9), Duration::from_secs(3_600));
     let policy = window("recipients", 10, &clock).key(ByRecipient).penalty(penalty);
@@ -205,7 +207,7 @@ fn a_cost_that_was_spent_already_uses_up_what_is_left_and_rejects_nothing() {
 }
 
 #[test]
-fn a_shadow_is_not_charged_by_a_look() {
+fn a_look_charges_no_shadow() {
     let clock = clock();
     let layer = RateLimitLayer::builder(window("recipients", 1, &clock).key(ByRecipient).shadow()).verdict().build();
     for _ in 0..3 {
@@ -216,8 +218,9 @@ fn a_shadow_is_not_charged_by_a_look() {
     assert!(!send(&layer, request(&[(1, 1, true)])).1.policies()[0].decision().is_allowed());
 }
 
+/// A request that carries no list at all lacks its key.
 #[test]
-fn a_request_without_keys_is_not_limited_and_one_without_the_list_has_no_key() {
+fn a_request_without_keys_is_unlimited() {
     let clock = clock();
     let of = |choice| {
         let policy = window("recipients", 1, &clock).key(ByRecipient).on_missing_key(choice);
@@ -234,7 +237,7 @@ fn a_request_without_keys_is_not_limited_and_one_without_the_list_has_no_key() {
 }
 
 #[test]
-fn a_key_may_have_a_quota_of_its_own() {
+fn a_key_may_have_its_own_quota() {
     let clock = clock();
     let sent = |quota: Option<u64>| {
         let mut request = Request::new(());
@@ -251,14 +254,14 @@ fn a_key_may_have_a_quota_of_its_own() {
     let limits = [Some(3), Some(3), None, Some(3), Some(3)];
     let admitted = limits.map(|limit| send(&layer, sent(limit)).1.is_allowed());
     assert_eq!(admitted, [true, true, false, true, false]);
-    // Without the option, it has no effect.
+    // Without the option, the key's quota has no effect.
     let layer = RateLimitLayer::builder(window("recipients", 1, &clock).key(ByRecipient)).verdict().build();
     assert_eq!([Some(3); 2].map(|limit| send(&layer, sent(limit)).1.is_allowed()), [true, false]);
 }
 
-/// Bans of one key reject the request, and keys that are allowed by hand are not charged.
+/// If an operator bans one key, the request is rejected. Keys that an operator allows are not charged.
 #[test]
-fn what_an_operator_did_to_one_of_the_keys_counts() {
+fn operator_overrides_apply_to_each_key() {
     let clock = clock();
     let layer = RateLimitLayer::builder(window("recipients", 1, &clock).key(ByRecipient)).verdict().build();
     let handle = layer.handle();
@@ -274,7 +277,7 @@ fn what_an_operator_did_to_one_of_the_keys_counts() {
     assert!(!send(&layer, request(&[(0, 1, false), (2, 1, false)])).1.is_allowed());
 }
 
-/// A limiter that fails, with a local fallback of one unit per key.
+/// A limiter that fails, with a local fallback that has one unit per key.
 struct Failing(Arc<dyn Limiter>);
 
 impl Limiter for Failing {
@@ -305,7 +308,7 @@ fn a_look_does_not_charge_the_fallback() {
 }
 
 #[test]
-fn a_cost_that_was_spent_already_uses_up_the_fallback() {
+fn a_spent_cost_takes_the_fallbacks_rest() {
     let window = FixedWindow::new(Quota::per_minute(5));
     let store = MemoryStore::with_capacity(64).with_clock(clock());
     let failing: Arc<dyn Limiter> = Arc::new(Failing(RateLimiter::new(window, store).into_limiter()));
@@ -316,14 +319,14 @@ fn a_cost_that_was_spent_already_uses_up_the_fallback() {
 }
 
 #[test]
-fn several_keys_are_no_alternative() {
+fn several_keys_cannot_be_an_alternative() {
     let clock = clock();
     let first = window("recipients", 1, &clock).key(ByRecipient);
     let error = RateLimitLayer::try_new(first.or_else(window("other", 1, &clock))).unwrap_err().to_string();
     assert!(error.contains("layer of its own"), "{error}");
 }
 
-/// The key of a tenant, which counts how often it is asked.
+/// A tenant's key, which counts how often it is asked.
 struct OfTenant {
     tenant: usize,
     asked: Arc<AtomicUsize>,
@@ -352,7 +355,7 @@ impl KeyExtractor for OfTenant {
     }
 }
 
-/// Of a thousand policies, a request looked at each.
+/// A request used to ask each of a thousand policies.
 #[test]
 fn a_request_with_marks_asks_few_policies() {
     let clock = clock();
@@ -378,7 +381,7 @@ fn a_request_with_marks_asks_few_policies() {
     assert_eq!(send(&layer, request(7, true)).0.status(), 429);
     assert_eq!(send(&layer, request(8, true)).0.status(), 200);
     assert_eq!(asked.load(Ordering::Relaxed), 3);
-    // Without marks, all are asked, and the decision is the same.
+    // Without marks, the layer asks all policies and decides alike.
     assert_eq!(send(&layer, request(7, false)).0.status(), 429);
     assert_eq!(asked.load(Ordering::Relaxed), 1_003);
     // A live change finds its own policies.

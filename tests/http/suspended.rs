@@ -1,4 +1,4 @@
-//! Keys whose quota is suspended: rejected without a wait and a charge, until they have a quota again.
+//! Keys whose quota is suspended are rejected without a wait and without a charge, until they have a quota again.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn clock() -> ManualClock {
     clock
 }
 
-/// The plan of a request, which an authentication layer attaches.
+/// A request's plan, which an authentication layer attaches.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
@@ -82,7 +82,7 @@ fn send(layer: &RateLimitLayer, plan: Option<Quota>, cost: u64) -> Reply {
 const PAUSED: Option<Quota> = Some(Quota::suspended());
 
 #[test]
-fn a_suspended_key_is_rejected_and_goes_on_with_what_it_has_used() {
+fn a_suspended_key_keeps_its_use() {
     fn holds(algorithm: impl Algorithm) {
         let clock = clock();
         let layer = RateLimitLayer::new(policy(algorithm, &clock));
@@ -109,7 +109,7 @@ fn a_suspended_key_is_rejected_and_goes_on_with_what_it_has_used() {
 }
 
 #[test]
-fn the_response_says_that_the_quota_is_suspended() {
+fn the_response_says_quota_suspended() {
     let policy = || policy(TokenBucket::new(Quota::per_hour(10)), &clock());
     let reply = send(&RateLimitLayer::new(policy()), PAUSED, 1);
     assert_eq!(
@@ -120,7 +120,7 @@ fn the_response_says_that_the_quota_is_suspended() {
     assert_eq!(send(&text, PAUSED, 1).body.trim_end(), "The quota is suspended; do not retry.");
     let status = RateLimitLayer::new(policy().status(http::StatusCode::PAYMENT_REQUIRED));
     assert_eq!(send(&status, PAUSED, 1).status, 402);
-    // These syntaxes need a time, and there is none.
+    // These syntaxes need a time, but there is none.
     let older =
         RateLimitLayer::builder(policy()).fields(RateLimitFields::draft07().x_ratelimit(ResetForm::DeltaSeconds));
     let reply = send(&older.build(), PAUSED, 1);
@@ -142,7 +142,7 @@ fn the_response_says_that_the_quota_is_suspended() {
     assert_eq!(reply.fields(["grpc-status", "grpc-retry-pushback-ms"]), ["7", "-1"]);
 }
 
-/// Whichever policy is asked first.
+/// In either order of the policies.
 #[test]
 fn no_other_policy_is_charged() {
     let clock = clock();
@@ -160,7 +160,7 @@ fn no_other_policy_is_charged() {
 }
 
 #[test]
-fn a_shadow_counts_it_and_no_penalty_bans_it() {
+fn shadows_count_suspensions_and_penalties_ignore_them() {
     let shadow = RateLimitLayer::new(policy(TokenBucket::new(Quota::per_hour(10)), &clock()).shadow());
     assert_eq!(send(&shadow, PAUSED, 1).status, 200);
     assert_eq!(shadow.shadow_rejected("api"), Some(1));
@@ -169,15 +169,15 @@ fn a_shadow_counts_it_and_no_penalty_bans_it() {
     let layer = RateLimitLayer::new(policy(TokenBucket::new(Quota::per_hour(1)), &clock()).penalty(penalty));
     assert_eq!([(); 9].map(|()| send(&layer, PAUSED, 1).status), [403; 9]);
     assert_eq!([(); 4].map(|()| send(&layer, None, 1).status), [200, 429, 429, 429]);
-    // Banned by now, and the suspension outlasts the ban.
+    // The key is banned by now, and the suspension outlasts the ban.
     let (banned, suspended) = (send(&layer, None, 1), send(&layer, PAUSED, 1));
     assert!(banned.body.contains("#abnormal-usage-detected") && suspended.body.contains("The quota is suspended"));
     assert_eq!((suspended.status, suspended.fields(["retry-after"])), (403, [""]));
 }
 
-/// Its events, its free retries, and its debts: none of these divides by a quota of nothing.
+/// Events, free retries, and debts: none of these divides by a zero quota.
 #[test]
-fn options_of_a_policy_work_with_it() {
+fn a_policys_options_work_while_suspended() {
     let clock = clock();
     let limited = Arc::new(std::sync::Mutex::new(0));
     let counted = Arc::clone(&limited);
@@ -207,7 +207,7 @@ fn options_of_a_policy_work_with_it() {
     assert_eq!([send(&layer, PAUSED, 1).status, send(&layer, None, 1).status], [403, 200], "time has paid the debt");
 }
 
-/// A limiter of one's own.
+/// A custom limiter.
 struct Custom;
 
 impl Limiter for Custom {
@@ -234,7 +234,7 @@ fn a_custom_limiter_may_suspend_keys() {
 
 /// By a live change, as from a file with `suspended = true`.
 #[test]
-fn a_policy_is_suspended_and_resumed_by_live_changes() {
+fn live_changes_suspend_and_resume_a_policy() {
     let clock = clock();
     let limiter =
         || RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), MemoryStore::default().with_clock(clock.clone()));
@@ -249,6 +249,6 @@ fn a_policy_is_suspended_and_resumed_by_live_changes() {
 
 #[test]
 #[should_panic(expected = "a suspended quota is for keys")]
-fn no_limiter_is_made_of_a_suspended_quota() {
+fn no_limiter_takes_a_suspended_quota() {
     let _ = Policy::new("api", Quota::suspended());
 }

@@ -22,7 +22,7 @@ fn timed<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Arc<RateLimiter<A, 
     Arc::new(RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock.clone())))
 }
 
-/// Writes down all events.
+/// Records all events.
 #[derive(Clone, Default)]
 struct Events(Arc<Mutex<Vec<String>>>);
 
@@ -61,8 +61,9 @@ fn send(layer: &RateLimitLayer, user: &str) -> u16 {
     service.oneshot(request).now_or_never().expect("memory answers at once").unwrap().status().as_u16()
 }
 
+/// The next rejection is an event again only after the key's budget was full.
 #[test]
-fn the_first_rejection_of_a_key_is_an_event_until_its_budget_is_full_again() {
+fn a_keys_first_rejection_is_an_event() {
     let clock = ManualClock::new();
     let events = Events::default();
     let bucket = || timed(TokenBucket::new(Quota::per_hour(2)), &clock);
@@ -88,7 +89,7 @@ fn the_first_rejection_of_a_key_is_an_event_until_its_budget_is_full_again() {
 }
 
 #[test]
-fn bans_and_what_an_operator_does_are_events() {
+fn bans_and_operator_actions_are_events() {
     let clock = ManualClock::new();
     let events = Events::default();
     let penalty = Penalty::new(Quota::per_day(1), HOUR * 5).with_clock(clock.clone());
@@ -114,8 +115,9 @@ fn bans_and_what_an_operator_does_are_events() {
     );
 }
 
+/// Every request in the flood has a new key.
 #[test]
-fn a_flood_of_new_keys_causes_ten_events_a_second() {
+fn a_flood_causes_ten_events_a_second() {
     let clock = ManualClock::new();
     let events = Events::default();
     let layer = events.layer(Policy::new("api", timed(TokenBucket::new(Quota::per_hour(1)), &clock)).key(User::key()));

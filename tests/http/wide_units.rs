@@ -1,4 +1,4 @@
-//! Quotas of bytes that 32 bits do not hold, through the layer.
+//! Byte quotas that do not fit into 32 bits, through the layer.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -36,14 +36,14 @@ impl Buf for Zeros {
     }
 }
 
-/// The text of a rejection.
+/// A rejection's text.
 impl From<Bytes> for Zeros {
     fn from(text: Bytes) -> Self {
         Self(text.len())
     }
 }
 
-/// A body of so many frames of half a terabyte.
+/// A body with this number of frames of half a terabyte.
 struct Frames(u64);
 
 impl Body for Frames {
@@ -57,7 +57,7 @@ impl Body for Frames {
     }
 }
 
-/// Sends a request whose response has so many terabytes.
+/// Sends a request whose response has this number of terabytes.
 async fn download(layer: &RateLimitLayer, terabytes: u64) -> http::response::Parts {
     let handler =
         service_fn(move |_: Request<()>| async move { Ok::<_, Infallible>(Response::new(Frames(2 * terabytes))) });
@@ -102,7 +102,7 @@ async fn serves_ten_terabytes<A: Algorithm>(algorithm: A, policy_field: &str) {
 }
 
 #[tokio::test]
-async fn a_month_of_ten_terabytes_is_charged_to_the_byte() {
+async fn ten_terabytes_are_charged_exactly() {
     let month = Quota::per(10 * TERABYTE, Duration::from_secs(31 * 86_400));
     let field = r#""month";q=10000000000000;qu="content-bytes";w=2678400"#;
     serves_ten_terabytes(TokenBucket::new(month), field).await;

@@ -13,7 +13,7 @@ use tower_sluice::{Overload, Policy, RateLimitLayer};
 
 const CLIENTS: usize = 60;
 
-/// Serves on a thread of its own, which is the only worker. A request takes it for 5 ms.
+/// Serves on its own thread, which is the only worker. A request occupies it for 5 ms.
 fn serve(layer: RateLimitLayer) -> SocketAddr {
     let (bound, is_bound) = mpsc::channel();
     thread::spawn(move || {
@@ -33,7 +33,7 @@ fn serve(layer: RateLimitLayer) -> SocketAddr {
     is_bound.recv().unwrap()
 }
 
-/// Sends one request after the other, until `is_enough` of the statuses.
+/// Sends one request after the other until `is_enough` accepts the statuses.
 async fn ask(server: SocketAddr, mut is_enough: impl FnMut(&[u16]) -> bool) -> Vec<u16> {
     let mut connection = TcpStream::connect(server).await.unwrap();
     let mut statuses = Vec::new();
@@ -54,7 +54,7 @@ async fn ask(server: SocketAddr, mut is_enough: impl FnMut(&[u16]) -> bool) -> V
     statuses
 }
 
-/// No time is asserted: a slower machine has a greater lag.
+/// The test asserts no time, because a slower machine has a greater lag.
 #[tokio::test]
 async fn a_handler_that_computes_is_protected() {
     let layer = RateLimitLayer::new(Policy::new("overload", Overload::new()));
@@ -63,7 +63,7 @@ async fn a_handler_that_computes_is_protected() {
     let server = serve(layer);
     let alone = ask(server, |statuses| statuses.len() == 5).await;
     assert_eq!((alone, overload().shed), (vec![200; 5], [0; 4]));
-    // Each client stops when it was shed, or after some seconds of computing for all of them.
+    // Each client stops once it was shed, or after computing for some seconds.
     let clients = (0..CLIENTS).map(|_| {
         let is_enough = |statuses: &[u16]| statuses.last() == Some(&503) || statuses.len() == 50;
         tokio::spawn(ask(server, is_enough))
@@ -77,7 +77,7 @@ async fn a_handler_that_computes_is_protected() {
     assert!(served > 0 && shed > 0, "{served} served, {shed} shed");
     assert_eq!(served + shed, all.len() as u64);
     assert_eq!((overload().shed, overload().shed_over_share), ([0, shed, 0, 0], [0; 4]));
-    // Nobody waits any more.
+    // No request waits any more.
     let alone = ask(server, |statuses| statuses.ends_with(&[200; 5]) || statuses.len() == 1_000).await;
     assert!(alone.ends_with(&[200; 5]), "{alone:?}");
 }

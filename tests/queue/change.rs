@@ -1,4 +1,4 @@
-//! Queues whose quota changes while requests wait in them, on paused time. `schedules` has the random changes.
+//! Queues whose quota changes while requests wait in them, on paused time. `schedules` makes random changes.
 
 use std::time::Duration;
 
@@ -6,21 +6,21 @@ use tokio::time::{Instant, sleep};
 use tower_sluice::limiter::Ask;
 use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
-/// A charge from before a change is refunded after it, in tokens, and no more than is still owed.
+/// In tokens, and at most what is still owed.
 #[tokio::test(start_paused = true)]
-async fn charges_from_before_a_change_are_refunded_after_it() {
+async fn charges_before_a_change_are_refunded() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_second(1).burst(4)).max_queue(0);
     let spent = slow.decide(&Ask::charge(&key, 3)).decided().await.unwrap();
     sleep(Duration::from_millis(500)).await;
     let fast = LeakyQueue::new(Quota::per_second(10).burst(2)).max_queue(0);
     assert!(fast.inherit(&slow).is_some());
-    // Two and a half are owed, and the next may depart when one is.
+    // The key owes two and a half, and the next request may depart when it owes one.
     let rejected = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     assert_eq!(rejected.retry_after(), Some(Duration::from_millis(150)));
     fast.refund(&Ask::charge(&key, 3), spent.receipt(), 3);
     assert_eq!(fast.decide(&Ask::peek(&key, 0)).at_once().unwrap().reset_after(), Duration::ZERO);
-    // Of another charge, after two more changes, nothing is refunded.
+    // Two more changes later, another charge is no longer refunded.
     let spent = fast.decide(&Ask::charge(&key, 1)).decided().await.unwrap();
     let other = LeakyQueue::new(Quota::per_second(1));
     assert!(other.inherit(&fast).is_some());
@@ -34,9 +34,9 @@ async fn charges_from_before_a_change_are_refunded_after_it() {
     assert!(fast.inherit(&last).is_some(), "it has the same, from before");
 }
 
-/// No waiter sleeps past a turn that comes sooner now, and none waits for one that is too late.
+/// Waiters wake for turns that now come sooner, and stop waiting for turns that are too late.
 #[tokio::test(start_paused = true)]
-async fn a_raised_rate_helps_present_waiters_at_once() {
+async fn a_raised_rate_helps_waiters_at_once() {
     let key = PartitionKey::from("key");
     let slow = LeakyQueue::new(Quota::per_hour(1)).max_queue(5).max_wait(Duration::from_secs(86_400));
     let start = Instant::now();
@@ -46,7 +46,7 @@ async fn a_raised_rate_helps_present_waiters_at_once() {
     let fast = LeakyQueue::new(Quota::per_second(1)).max_queue(5);
     assert!(fast.inherit(&slow).is_some());
     for (n, wait) in waits.into_iter().enumerate() {
-        // All but a 3,600th of the first token is still owed.
+        // The key still owes the first token, less one 3,600th.
         let decision = wait.await.unwrap().unwrap();
         assert!(decision.is_allowed());
         let passed = start.elapsed().as_millis();
@@ -55,9 +55,9 @@ async fn a_raised_rate_helps_present_waiters_at_once() {
     assert_eq!((fast.waiting(), slow.waiting()), (0, 0));
 }
 
-/// The youngest waiters of a key go if a change leaves it less room, and they learn of it at once.
+/// If a change leaves a key less room, its youngest waiters go, and learn of it at once.
 #[tokio::test(start_paused = true)]
-async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
+async fn a_lowered_capacity_rejects_the_youngest_waiters() {
     let key = PartitionKey::from("key");
     let roomy = LeakyQueue::new(Quota::per_second(1)).max_queue(5);
     assert!(roomy.decide(&Ask::charge(&key, 1)).decided().await.unwrap().is_allowed());
@@ -74,7 +74,7 @@ async fn a_lowered_capacity_rejects_the_youngest_waiters_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lowered_rate_rejects_waiters_whose_turn_is_too_late_at_once() {
+async fn a_lowered_rate_rejects_late_turns() {
     let key = PartitionKey::from("key");
     let patient = |rate| LeakyQueue::new(Quota::per_second(rate)).max_queue(9).max_wait(Duration::from_secs(2));
     let fast = patient(10);
@@ -88,6 +88,6 @@ async fn a_lowered_rate_rejects_waiters_whose_turn_is_too_late_at_once() {
     for wait in waits.into_iter().rev() {
         outcomes.push((wait.await.unwrap().unwrap().is_allowed(), start.elapsed().as_millis()));
     }
-    // A hundredth of the first token is paid. The turns of the others are up to 4 s away.
+    // A hundredth of the first token is paid. The other turns are up to 4 s away.
     assert_eq!(outcomes, [(false, 0), (false, 0), (true, 1_990), (true, 1_990)]);
 }

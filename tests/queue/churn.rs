@@ -1,5 +1,5 @@
-//! Clients that join a queue and leave it again. They keep nothing and lose no turn. What meters
-//! the attempts is a bucket beside the queue, where that is wanted.
+//! Clients that join a queue and leave it again. They hold nothing and lose no turn. To meter the attempts, put a
+//! bucket beside the queue.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -27,13 +27,13 @@ fn churns() -> u32 {
     u32::try_from(rounds(20_000, 1_000_000)).unwrap()
 }
 
-/// Prints what a test spends on one join and leave. Not asserted, because it depends on the machine.
+/// Prints how long a test takes per join and leave. It asserts nothing, because the time depends on the machine.
 fn report(what: &str, begun: std::time::Instant) {
     println!("{what}: {} ns for each that came and went", begun.elapsed().as_nanos() / u128::from(churns()));
 }
 
 #[tokio::test(start_paused = true)]
-async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
+async fn joining_and_leaving_delays_no_client() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
     let start = Instant::now();
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
@@ -55,10 +55,10 @@ async fn joining_and_leaving_delays_neither_waiters_nor_arrivals() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// Each is the only waiter, so that the driver and its timer begin and end every time. Some stay until their turn has
+/// Each client is the only waiter, so the driver and its timer begin and end every time. Some stay until their turn has
 /// come, and leave without being polled.
 #[tokio::test(start_paused = true)]
-async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
+async fn an_idle_queue_loses_no_turn() {
     for is_precise in [false, true] {
         let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
         let queue = if is_precise { queue.precise() } else { queue };
@@ -74,7 +74,7 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
                 settle().await;
                 assert_eq!(queue.waiting(), 0, "its turn has come");
                 drop(goes);
-                // Another request uses it, so that the next must wait again.
+                // Another request uses the turn, so that the next one must wait again.
                 assert!(
                     matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(now)) if now.delay().is_zero()),
                     "{round}"
@@ -88,15 +88,15 @@ async fn joining_and_leaving_an_idle_queue_uses_no_turn() {
     }
 }
 
-/// What the bucket charged stays charged when the client goes: with it, a client comes and goes as often as its bucket
-/// lets it, and no other client is rejected or delayed for it.
+/// The bucket's charge stays when the client goes. So a client comes and goes only at the rate that its bucket admits,
+/// and no other client is rejected or delayed for it.
 #[tokio::test(start_paused = true)]
-async fn a_bucket_in_the_same_layer_meters_the_attempts() {
+async fn a_bucket_meters_the_attempts() {
     let store = MemoryStore::with_capacity(16).with_clock(ManualClock::new());
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(100)), store);
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(200));
     let layer = RateLimitLayer::new([
-        // The queue comes last, whatever their order.
+        // The layer always charges the queue last.
         Policy::new("everybody", Arc::clone(&queue)),
         Policy::new("attempts", bucket).key(HeaderKey::from_static("x-client")),
     ]);

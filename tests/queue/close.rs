@@ -1,4 +1,4 @@
-//! Layers, their handles and configurations that are closed: no request waits in their queues any more.
+//! Layers, handles and configurations that are closed: their queues reject all waiting requests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -16,7 +16,7 @@ use crate::support::queue::settle;
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 
-/// Answers with an empty body; a rejection has one of its own.
+/// Answers with an empty body; a rejection has its own body.
 fn service(layer: &RateLimitLayer) -> Service {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
     let answered = layer.layer(inner).map_response(|response| response.map(|_| String::new()));
@@ -31,7 +31,7 @@ async fn status(service: &Service) -> u16 {
     service.clone().oneshot(Request::new(())).await.unwrap().status().as_u16()
 }
 
-/// Spawns so many requests that wait.
+/// Spawns this number of requests that wait.
 async fn wait(service: &Service, count: usize) -> Vec<tokio::task::JoinHandle<u16>> {
     let tasks = (0..count).map(|_| {
         let service = service.clone();
@@ -51,8 +51,9 @@ async fn all(tasks: Vec<tokio::task::JoinHandle<u16>>) -> Vec<u16> {
     statuses
 }
 
+/// This holds in every failure mode.
 #[tokio::test]
-async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
+async fn closing_rejects_waiters_and_arrivals() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let bucket = Arc::new(tower_sluice::RateLimiter::in_memory(bucket));
@@ -68,7 +69,7 @@ async fn closing_rejects_waiters_and_arrivals_whatever_the_failure_mode() {
         layer.close();
         assert_eq!(all(waiting).await, [503; 3], "{mode:?}");
         assert_eq!(status(&service).await, 503, "{mode:?}");
-        // Their charges were refunded, and this counts as no failure.
+        // Their charges were refunded, and this does not count as a failure.
         assert_eq!(bucket.decide(&Ask::peek(&PartitionKey::SHARED, 0)).at_once().unwrap().remaining(), 9);
         assert_eq!([layer.limiter_failures("queue"), layer.limiter_failures("watching")], [Some(0); 2]);
         layer.handle().close();
@@ -85,7 +86,7 @@ async fn limiters_without_a_queue_ignore_a_close() {
 }
 
 #[tokio::test]
-async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
+async fn closed_queues_stay_closed_after_changes() {
     let layer = RateLimitLayer::new(Policy::new("q", queue()));
     let (service, limits) = (service(&layer), layer.handle());
     limits.close();
@@ -102,7 +103,7 @@ async fn what_is_closed_stays_closed_after_changes_of_any_kind() {
 }
 
 #[tokio::test]
-async fn waiters_of_a_replaced_queue_are_rejected_too() {
+async fn waiters_of_a_replaced_queue_are_rejected() {
     let layer = RateLimitLayer::new(Policy::new("q", queue()));
     let (service, limits) = (service(&layer), layer.handle());
     assert_eq!(status(&service).await, 200);
@@ -117,7 +118,7 @@ async fn waiters_of_a_replaced_queue_are_rejected_too() {
 }
 
 #[test]
-fn an_error_of_a_closed_limiter_is_recognisable() {
+fn a_closed_limiters_error_is_recognisable() {
     let closed = LimiterError::closed("over").with_source("why");
     assert!(closed.is_closed() && closed.to_string() == "over");
     assert!(!LimiterError::new("broken").is_closed());

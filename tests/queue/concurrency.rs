@@ -1,4 +1,4 @@
-//! Random requests, ends, disconnects and changes of the limit of `Concurrency`, against a naive model.
+//! Random requests, ends, disconnects and limit changes on a `Concurrency`, against a naive model.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ fn poll(pending: &mut Pending) -> Option<Result<Decision, LimiterError>> {
     }
 }
 
-/// What a limit of one key has to do, naively.
+/// A naive limit for one key.
 #[derive(Default)]
 struct Model {
     in_flight: u64,
@@ -45,7 +45,7 @@ impl Model {
         }
     }
 
-    /// Returns those whose turn has come.
+    /// Returns the requests whose turn has come.
     fn serve(&mut self, limit: u64) -> Vec<usize> {
         let mut served = Vec::new();
         while let Some((request, cost)) = self.waiting.front().copied() {
@@ -67,7 +67,7 @@ struct Requests {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hundred_thousand_steps_follow_the_model() {
+async fn many_random_steps_follow_the_model() {
     const KEYS: u64 = 5;
     const MAX_WAITERS: usize = 4;
     for seed in seeds(20) {
@@ -151,10 +151,10 @@ async fn a_hundred_thousand_steps_follow_the_model() {
     }
 }
 
-/// Two changes at once finish in any order. The older limit counted for those that wait, if it was the last to finish:
-/// five in flight of two.
+/// Two concurrent changes finish in any order. If the older one finished last, its limit counted for waiting requests:
+/// five were in flight although the limit was two.
 #[tokio::test(start_paused = true)]
-async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
+async fn the_later_of_two_changes_counts() {
     let key = PartitionKey::from("a");
     for is_in_order in [true, false] {
         let first = Concurrency::new(1).max_queue(10);
@@ -177,7 +177,7 @@ async fn of_two_changes_that_finish_in_any_order_the_later_limit_counts() {
             earlier.finish();
         }
         let passed = waiting.iter_mut().filter_map(poll).count();
-        // In order, the limit of five is in force for a moment.
+        // If they finish in order, the limit of five applies for a moment.
         assert_eq!(passed, if is_in_order { 4 } else { 1 });
         third.check_invariants();
     }

@@ -1,4 +1,4 @@
-//! How many keys a queue remembers, and what happens to keys beyond.
+//! How many keys a queue remembers, and what happens to further keys.
 
 use std::time::Duration;
 
@@ -30,13 +30,13 @@ fn table(queue: &LeakyQueue) -> TableStats {
     queue.stats().table.expect("a queue has a table")
 }
 
-/// The capacity, the live keys, how many requests forgot a key, and how many found no room.
+/// The capacity, the live keys, how many requests evicted a key, and how many found no room.
 fn counts(queue: &LeakyQueue) -> [u64; 4] {
     let TableStats { capacity, live_keys, evicted_live, turned_away, .. } = table(queue);
     [capacity, live_keys, evicted_live, turned_away]
 }
 
-/// Returns how many requests pass of five rounds of 70,000 keys, all within the hour in which each key may send one.
+/// Sends five rounds of 70,000 keys, all within the hour in which each key may send one request. Returns how many pass.
 async fn passing(queue: &LeakyQueue) -> usize {
     let mut passed = 0;
     for _ in 0..5 {
@@ -51,11 +51,11 @@ async fn passing(queue: &LeakyQueue) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
+async fn a_flood_passes_once_per_remembered_key() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO);
     assert_eq!(passing(&queue).await, 65_536);
     assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
-    // There is room again when they have paid.
+    // Once they have paid, there is room again.
     advance(HOUR).await;
     assert_eq!(table(&queue).live_keys, 0);
     assert!(ready(&queue, 69_999_u64).is_allowed());
@@ -63,14 +63,14 @@ async fn a_flood_of_keys_passes_once_for_each_remembered_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn all_keys_are_remembered_if_there_is_room() {
+async fn all_keys_are_remembered_with_room() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(70_000);
     assert_eq!(passing(&queue).await, 70_000);
     assert_eq!(counts(&queue), [70_000, 70_000, 0, 0]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn keys_beyond_max_keys_overflow_if_set() {
+async fn keys_beyond_max_keys_may_overflow() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::Overflow);
     let mut passed = passing(&queue).await;
     assert_eq!(counts(&queue), [65_536, 65_536, 0, 5 * (70_000 - 65_536)]);
@@ -82,8 +82,9 @@ async fn keys_beyond_max_keys_overflow_if_set() {
     assert_eq!(passed, 65_536 + 512);
 }
 
+/// Evictions are counted then.
 #[tokio::test(start_paused = true)]
-async fn keys_are_forgotten_only_if_set_and_counted_then() {
+async fn keys_are_forgotten_only_if_set() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).when_full(WhenFull::EvictLeast);
     let passed = passing(&queue).await;
     // First come, first forgotten, as documented.
@@ -92,7 +93,7 @@ async fn keys_are_forgotten_only_if_set_and_counted_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
+async fn the_key_that_owes_least_is_forgotten() {
     let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_keys(3).when_full(WhenFull::EvictLeast);
     for (key, requests) in [("much", 3), ("little", 1), ("more", 2)] {
         assert!((0..requests).all(|_| ready(&queue, key).is_allowed()));
@@ -104,7 +105,7 @@ async fn of_all_keys_the_one_that_owes_least_is_forgotten() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
+async fn a_rejected_key_finds_room_as_advertised() {
     let queue = LeakyQueue::new(Quota::per_second(10)).max_keys(2);
     assert!(ready(&queue, "a").is_allowed());
     advance(MS * 30).await;
@@ -124,7 +125,7 @@ async fn a_rejected_key_finds_room_exactly_at_the_advertised_time() {
     assert_eq!(counts(&queue), [2, 2, 0, 3]);
 }
 
-/// Whatever happens to new keys, a key with waiters is not forgotten, nor is its debt.
+/// However many new keys come, a key with waiters is kept, and so is its debt.
 #[tokio::test(start_paused = true)]
 async fn a_key_with_waiters_is_kept() {
     for when_full in [WhenFull::Reject, WhenFull::EvictLeast] {
@@ -148,7 +149,7 @@ async fn a_key_with_waiters_is_kept() {
 
 /// A key that shares a FIFO is refunded there.
 #[tokio::test(start_paused = true)]
-async fn a_refund_goes_to_the_fifo_that_was_charged() {
+async fn a_refund_goes_to_the_charged_fifo() {
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_keys(1).when_full(WhenFull::Overflow);
     assert!(ready(&queue, "a").is_allowed());
     let charged = ready(&queue, "b");
@@ -160,7 +161,7 @@ async fn a_refund_goes_to_the_fifo_that_was_charged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_number_of_keys_holds_from_the_change_on() {
+async fn a_changed_key_capacity_applies_from_then() {
     let few = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2);
     assert!((0..2_u64).all(|key| ready(&few, key).is_allowed()));
     assert!(!ready(&few, 2_u64).is_allowed());
@@ -173,7 +174,7 @@ async fn another_number_of_keys_holds_from_the_change_on() {
 }
 
 #[test]
-fn the_first_key_without_room_is_logged_and_no_other() {
+fn the_first_lack_of_room_is_logged() {
     let (log, _subscriber) = Log::start();
     for (before, when_full) in [WhenFull::Reject, WhenFull::Overflow, WhenFull::EvictLeast].into_iter().enumerate() {
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::ZERO).max_keys(2).when_full(when_full);

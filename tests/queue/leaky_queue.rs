@@ -20,7 +20,7 @@ pub(super) fn key(name: &str) -> PartitionKey {
     name.into()
 }
 
-/// A queue that releases one every 10 ms.
+/// A queue that releases one request every 10 ms.
 pub(super) fn every_10_ms() -> LeakyQueue {
     LeakyQueue::new(Quota::per_second(100)).max_queue(5)
 }
@@ -48,7 +48,7 @@ async fn advance_in_steps(span: Duration) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_depart_one_by_one_in_the_order_of_arrival() {
+async fn requests_depart_in_order_of_arrival() {
     let queue = Arc::new(every_10_ms());
     let start = Instant::now();
     let departures = Arc::new(Mutex::new(Vec::new()));
@@ -73,7 +73,7 @@ async fn requests_depart_one_by_one_in_the_order_of_arrival() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
+async fn a_full_queue_advertises_the_exact_retry() {
     let queue = every_10_ms();
     advance(MS * 3).await;
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -87,7 +87,7 @@ async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
     advance(MS * 10 - Duration::from_nanos(1)).await;
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).retry_after(), Some(Duration::from_nanos(1)));
     advance(Duration::from_nanos(1)).await;
-    // The head's time has come, so there is room, whether or not its timer has fired yet.
+    // The head's time has come, so there is room even if its timer has not fired yet.
     let last = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(queue.waiting(), 5);
     drop((waiting, last));
@@ -95,7 +95,7 @@ async fn a_full_queue_rejects_at_once_with_the_exact_time_to_retry() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_beyond_max_wait_is_rejected_on_arrival_with_the_time_to_retry() {
+async fn a_request_beyond_max_wait_is_rejected() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(1_000).max_wait(MS * 25);
     let first = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!((first.limit(), first.remaining()), (3, 2));
@@ -111,7 +111,7 @@ async fn a_request_beyond_max_wait_is_rejected_on_arrival_with_the_time_to_retry
 
 /// A request that would give up before its turn is rejected at once, instead of waiting in vain.
 #[tokio::test(start_paused = true)]
-async fn a_request_beyond_its_patience_is_rejected_on_arrival() {
+async fn a_request_beyond_its_patience_is_rejected() {
     const TICK: Duration = Duration::from_nanos(1);
     let queue = every_10_ms();
     let check = |patience| queue.decide(&Ask::charge(&key("a"), 1).within(Some(patience)));
@@ -124,7 +124,7 @@ async fn a_request_beyond_its_patience_is_rejected_on_arrival() {
     let turn = pending(check(MS * 10 + TICK));
     assert_eq!(queue.waiting(), 1);
 
-    // Two intervals to wait, and patience for half of one.
+    // Two intervals to wait, and patience for half an interval.
     let rejected = ready(check(MS * 5));
     assert_eq!(rejected.retry_after(), Some(MS * 15 + TICK));
     advance_in_steps(MS * 15).await;
@@ -142,12 +142,13 @@ async fn patience_does_not_extend_max_wait() {
     let patient = ready(queue.decide(&Ask::charge(&key("a"), 1).within(Some(Duration::MAX))));
     assert_eq!(patient, ready(queue.decide(&Ask::charge(&key("a"), 1))));
     assert_eq!(patient.retry_after(), Some(MS * 5));
-    // A cost that is never admitted is not admitted later either.
+    // A cost that is never admitted now is not admitted later either.
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 3).within(Some(MS)))).retry_after(), None);
 }
 
+/// The bound is lifted when the next waiter leaves.
 #[tokio::test(start_paused = true)]
-async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() {
+async fn the_bound_over_all_keys_holds() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(3);
     let (mut nows, mut waiting) = (0, Vec::new());
     for name in ["a", "b", "c"] {
@@ -157,14 +158,14 @@ async fn the_bound_over_all_keys_holds_and_is_lifted_when_the_next_one_leaves() 
     assert_eq!(nows, 3);
     let rejected = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(rejected.retry_after(), Some(MS * 10));
-    // The bound does not concern a key that need not wait.
+    // A key that need not wait is not subject to the bound.
     assert!(ready(queue.decide(&Ask::charge(&key("d"), 1))).is_allowed());
     advance_in_steps(MS * 10).await;
     drop(pending(queue.decide(&Ask::charge(&key("a"), 1))));
 }
 
 #[tokio::test(start_paused = true)]
-async fn those_behind_move_up_when_one_leaves() {
+async fn waiters_move_up_when_one_leaves() {
     for leaver in 0..3 {
         let queue = every_10_ms();
         let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -179,10 +180,10 @@ async fn those_behind_move_up_when_one_leaves() {
     }
 }
 
-/// The driver once slept towards the turn of a head that had left, and missed
-/// one that came sooner: an empty FIFO was compared as if it were due before all others.
+/// The driver once slept until the turn of a head that had left, and missed one that came sooner: an empty FIFO was
+/// compared as if it were due before all others.
 #[tokio::test(start_paused = true)]
-async fn a_head_that_leaves_does_not_make_the_next_key_late() {
+async fn a_leaving_head_delays_no_other_key() {
     let queue = every_10_ms();
     let _b = ready(queue.decide(&Ask::charge(&key("b"), 1)));
     advance(MS * 6).await;
@@ -193,10 +194,10 @@ async fn a_head_that_leaves_does_not_make_the_next_key_late() {
     assert_eq!(pending(queue.decide(&Ask::charge(&key("b"), 1))).await.unwrap().delay(), MS * 4);
 }
 
-/// A fair semaphore would hand the turn to a future that is not polled, and all others would wait
-/// for ever (RFD 609 of Oxide, "futurelock").
+/// A fair semaphore would hand the turn to a future that is not polled, and all others would wait for ever (Oxide RFD
+/// 609, "futurelock").
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_is_not_polled_loses_only_its_own_turn() {
+async fn an_unpolled_waiter_loses_only_its_turn() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let unpolled = pending(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -210,14 +211,14 @@ async fn a_waiter_that_is_not_polled_loses_only_its_own_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_unused_turn_goes_to_the_next_waiter() {
+async fn an_unused_turn_goes_to_the_next() {
     let queue = every_10_ms();
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let released = pending(queue.decide(&Ask::charge(&key("a"), 1)));
     let next = tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))));
     advance_in_steps(MS * 14).await;
-    // Granted at 10 ms and dropped at 14: four of its ten milliseconds are spent, so that the next
-    // departs now instead of at 20, and not a moment sooner.
+    // Granted at 10 ms and dropped at 14: four of its ten milliseconds are spent, so the next request departs now
+    // instead of at 20, and not a moment sooner.
     drop(released);
     assert_eq!(next.await.unwrap().unwrap().delay(), MS * 14);
     // The one after that departs an interval later, as always.
@@ -233,8 +234,9 @@ async fn keys_do_not_delay_one_another() {
     assert_eq!(pending(queue.decide(&Ask::charge(&key("cold"), 1))).await.unwrap().delay(), MS * 10);
 }
 
+/// A request's cost delays the requests behind it.
 #[tokio::test(start_paused = true)]
-async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
+async fn a_burst_departs_at_once() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5);
     for _ in 0..3 {
         assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 1))).delay(), Duration::ZERO);
@@ -252,7 +254,7 @@ async fn a_burst_departs_at_once_and_a_cost_delays_those_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stall_is_not_caught_up_on_in_one_burst() {
+async fn a_stall_causes_no_later_burst() {
     let queue = LeakyQueue::new(Quota::per_second(1_000)).max_queue(500);
     let _now = ready(queue.decide(&Ask::charge(&key("a"), 1)));
     let _waiting: Vec<_> = (0..500).map(|_| pending(queue.decide(&Ask::charge(&key("a"), 1)))).collect();
@@ -264,8 +266,9 @@ async fn a_stall_is_not_caught_up_on_in_one_burst() {
     assert!((50..=52).contains(&left), "{left} left at once: fifty milliseconds' worth and one are allowed");
 }
 
+/// A shadow joins it, but does not wait.
 #[tokio::test(start_paused = true)]
-async fn a_peek_does_not_join_and_a_shadow_does_not_wait() {
+async fn a_peek_never_joins_the_queue() {
     let queue = every_10_ms();
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().delay(), Duration::ZERO);
     assert_eq!(queue.decide(&Ask::peek(&key("a"), 0)).at_once().unwrap().remaining(), 6);
@@ -283,7 +286,7 @@ async fn a_peek_does_not_join_and_a_shadow_does_not_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_release_is_that_of_the_first_head_of_all_keys() {
+async fn the_next_release_covers_all_keys() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 900);
     let stats = || (queue.waiting(), queue.next_release());
     assert_eq!(stats(), (0, None));
@@ -298,7 +301,7 @@ async fn the_next_release_is_that_of_the_first_head_of_all_keys() {
     assert_eq!(queue.stats().backlog, Some(Backlog::new(3, Some(MS * 6))));
     drop(late);
     assert_eq!(stats(), (1, Some(MS * 10)));
-    // Due, and the driver has not run.
+    // It is due, and the driver has not run.
     advance(MS * 30).await;
     assert_eq!(stats(), (1, Some(Duration::ZERO)));
     assert!(other.await.unwrap().is_allowed());
@@ -307,7 +310,7 @@ async fn the_next_release_is_that_of_the_first_head_of_all_keys() {
 
 /// The bound over all keys once failed whenever the driver was late, which is when it is needed.
 #[tokio::test(start_paused = true)]
-async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
+async fn the_bound_holds_without_a_driver() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_waiters(3);
     let crowd = || {
         (0..1_000_u64)
@@ -330,8 +333,9 @@ async fn the_bound_over_all_keys_holds_although_no_driver_runs() {
     assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
 }
 
+/// Such a cost would block its key for longer than the longest wait.
 #[tokio::test(start_paused = true)]
-async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() {
+async fn a_cost_beyond_max_wait_is_rejected() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_wait(MS * 50);
     assert_eq!(queue.describe().max_cost(), Some(6));
     assert_eq!(ready(queue.decide(&Ask::charge(&key("a"), 7))).retry_after(), None);
@@ -343,7 +347,7 @@ async fn a_cost_that_would_block_its_key_for_longer_than_max_wait_is_rejected() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_threads_get_exactly_as_many_turns_as_there_are() {
+async fn many_threads_get_exactly_the_turns() {
     for _ in 0..50 {
         // At one per hour, nothing is paid during the test.
         let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(100).max_wait(Duration::MAX);
@@ -367,14 +371,14 @@ async fn many_threads_get_exactly_as_many_turns_as_there_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
+async fn a_queue_advertises_an_equivalent_bucket() {
     let terms = |queue: LeakyQueue| {
         let terms = Arc::new(queue).describe().terms().unwrap();
         assert_eq!(terms.shape(), Some(Shape::Bucket));
         assert_eq!((terms.limit(), terms.quota().unwrap().period()), (100, Duration::from_secs(1)));
         terms.quota().unwrap().max_burst()
     };
-    // One that departs at once, and five that wait, as its decisions say.
+    // One request departs at once, and five wait, as its decisions say.
     assert_eq!(terms(every_10_ms()), 6);
     assert_eq!(every_10_ms().decide(&Ask::peek(&key("a"), 1)).at_once().unwrap().limit(), 6);
     assert_eq!(terms(LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5)), 8);
@@ -383,9 +387,9 @@ async fn a_queue_advertises_a_bucket_of_all_that_it_can_hold() {
     assert_eq!(terms(every_10_ms().max_queue(0)), 1);
 }
 
-/// What a request finds that would be the last to wait, whatever key the others wait for.
+/// The preview answers for a request that would be the last to wait, regardless of the keys that the others wait for.
 #[tokio::test(start_paused = true)]
-async fn a_preview_counts_the_waiters_of_all_keys() {
+async fn a_preview_counts_waiters_of_all_keys() {
     let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(10).max_waiters(3);
     let _waiters: Vec<_> = ["a", "b"]
         .map(|name| {
@@ -398,8 +402,8 @@ async fn a_preview_counts_the_waiters_of_all_keys() {
     assert_eq!((preview.is_allowed(), preview.delay(), preview.remaining()), (true, MS * 20, 0));
 }
 
-/// Drives a queue by seeded requests of costs up to twice its burst, and checks each interval of its departures. A cost
-/// above the burst departs alone, so the bound is then that cost.
+/// Drives a queue by seeded requests whose costs reach twice its burst, and checks each interval of its departures. A
+/// cost above the burst departs alone, so the bound is then that cost.
 #[tokio::test(start_paused = true)]
 async fn every_interval_keeps_the_bound() {
     for seed in seeds(rounds(60, 600)) {
@@ -408,7 +412,7 @@ async fn every_interval_keeps_the_bound() {
         let greatest = 1 + random.below(2 * burst);
         let quota = Quota::per_second(100).burst(burst);
         let queue = LeakyQueue::new(quota).max_queue(8);
-        // A millisecond of tokio's timer may be caught up on.
+        // The driver may catch up on one millisecond, which is the tick of tokio's timer.
         let mut departures = IntervalChecker::new(quota, burst.max(greatest) + 1);
         let mut waiting = Vec::new();
         let mut costs = VecDeque::new();
@@ -435,9 +439,9 @@ async fn every_interval_keeps_the_bound() {
     }
 }
 
-/// A head of a great cost waits for more of the debt to be paid than the request behind it has to.
+/// A head with a great cost waits until more debt is paid than the request behind it needs.
 #[tokio::test(start_paused = true)]
-async fn a_cost_departs_when_it_fits_the_burst() {
+async fn a_cost_departs_when_it_fits() {
     let queue = LeakyQueue::new(Quota::per_second(1).burst(3)).max_queue(5).max_wait(Duration::from_secs(60));
     let ask = |cost| queue.decide(&Ask::charge(&key("a"), cost));
     assert!(ready(ask(1)).is_allowed() && ready(ask(1)).is_allowed());

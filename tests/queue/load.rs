@@ -17,10 +17,10 @@ use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Policy, Quota, RateLimitLa
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A future is dropped before its first poll, between any two, and after its turn has come unseen. Those
+/// A future is dropped before its first poll, between any two polls, and after its turn has come unseen. Requests
 /// behind it must depart in order and on time, and nothing must be left.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_may_be_dropped_at_every_await() {
+async fn a_waiter_may_be_dropped_anywhere() {
     for (looks, millis) in (0..4).flat_map(|looks| (0..25).map(move |millis| (looks, millis))) {
         let queue = LeakyQueue::new(Quota::per_second(100)).max_queue(5);
         let start = Instant::now();
@@ -40,7 +40,7 @@ async fn a_waiter_may_be_dropped_at_every_await() {
         for waiter in others {
             delays.push(waiter.await.unwrap().unwrap().delay());
         }
-        // Its turn was at 10 ms; the next got what was left of it.
+        // Its turn was at 10 ms; the next waiter got what was left of it.
         let first = millis.clamp(10, 20);
         assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
         assert_eq!(queue.waiting(), 0);
@@ -48,14 +48,14 @@ async fn a_waiter_may_be_dropped_at_every_await() {
     }
 }
 
-/// Jain's index, (Σx)² / (n Σx²), is one if all get the same.
+/// Jain's index, (Σx)² / (n Σx²), is one if all shares are equal.
 #[tokio::test(start_paused = true)]
 async fn equal_keys_get_equal_shares() {
     let queue = LeakyQueue::new(Quota::per_second(10)).max_queue(5);
     let mut served = [0_u64; 100];
     let mut waiting: Vec<(usize, Pending)> = Vec::new();
     for milli in 0..2_000_u64 {
-        // All send ten times as often as they may, and those with greater numbers several in a row.
+        // All keys send ten times faster than allowed, and those with greater numbers send several requests in a row.
         for key in 0..100_u64 {
             if milli % 100 < key / 10 + 1 {
                 let index = usize::try_from(key).unwrap();
@@ -83,7 +83,7 @@ async fn equal_keys_get_equal_shares() {
 
 /// A key that is flooded ten thousand times a second, beside one with a request now and then.
 #[tokio::test(start_paused = true)]
-async fn a_cold_key_does_not_feel_a_hot_one() {
+async fn a_hot_key_delays_no_cold_one() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(10)).max_queue(50));
     let (hot, cold) = (PartitionKey::from("hot"), PartitionKey::from("cold"));
     let (mut flood, mut asked) = (Vec::new(), Vec::new());
@@ -121,7 +121,7 @@ async fn a_cold_key_does_not_feel_a_hot_one() {
 
 /// Waiting tasks are dropped with their runtime, in any order, and so is the driver.
 #[test]
-fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
+fn a_runtime_drops_ten_thousand_waiters() {
     for workers in [1, 2] {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(workers).enable_all().build().unwrap();
@@ -138,10 +138,10 @@ fn a_runtime_shuts_down_with_ten_thousand_waiting_tasks() {
     }
 }
 
-/// The driver is dropped with its runtime, and a waiter that sleeps on another runtime must be woken, so that its own
+/// The driver is dropped with its runtime. A waiter that sleeps on another runtime must be woken, so that its own
 /// runtime continues.
 #[test]
-fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
+fn another_runtimes_waiters_are_woken() {
     let builder = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (first, second) = (builder(), builder());
     // No turn comes until both wait.
@@ -155,15 +155,15 @@ fn waiters_on_another_runtime_are_woken_when_the_first_shuts_down() {
     let sleeps = second.spawn(join(&queue));
     second.block_on(settle());
     drop((leads, first));
-    // A bound on the test: a sleeper that is not woken would sleep for ever.
+    // This bounds the test: a sleeper that is not woken would sleep for ever.
     let woken = second.block_on(async { tokio::time::timeout(Duration::from_secs(30), sleeps).await });
     assert!(woken.expect("it was not woken").unwrap().unwrap().is_allowed());
     assert_eq!(queue.waiting(), 0);
 }
 
-/// All thousand turns come within one millisecond, the tick of the timer.
+/// All thousand turns come within one millisecond, which is the timer's tick.
 #[tokio::test(start_paused = true)]
-async fn other_tasks_run_between_releases_that_are_due_at_once() {
+async fn other_tasks_run_between_releases() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1_000_000)).max_queue(1_000));
     assert!(matches!(queue.decide(&Ask::charge(&KEY, 1)), Answer::Ready(Ok(_))));
     let waiters: Vec<_> = (0..1_000).map(|_| tokio::spawn(join(&queue))).collect();
@@ -189,7 +189,7 @@ async fn other_tasks_run_between_releases_that_are_due_at_once() {
 
 /// A panic in the inner service does not affect the queue.
 #[tokio::test(start_paused = true)]
-async fn a_panic_inside_costs_its_own_request_only() {
+async fn a_panic_costs_its_own_request_only() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(5));
     let policy = Policy::new("queue", Arc::clone(&queue)).key(HeaderKey::from_static("x-key"));
     let inner = service_fn(|request: Request<()>| async move {

@@ -9,7 +9,7 @@ use tower_sluice::{LeakyQueue, Limiter, Quota};
 use super::leaky_queue::{every_10_ms, key, pending, ready};
 
 #[test]
-fn outside_of_a_runtime_only_waiting_is_an_error() {
+fn outside_a_runtime_only_waiting_fails() {
     let queue = every_10_ms();
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
     let Answer::Ready(Err(error)) = queue.decide(&Ask::charge(&key("a"), 1)) else {
@@ -20,7 +20,7 @@ fn outside_of_a_runtime_only_waiting_is_an_error() {
 }
 
 #[test]
-fn no_waiter_outlives_its_runtime_for_ever() {
+fn a_waiter_ends_with_its_runtime() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_queue(10_000).max_wait(Duration::MAX);
     let elsewhere: Vec<_> = {
@@ -31,13 +31,13 @@ fn no_waiter_outlives_its_runtime_for_ever() {
     let handle = runtime.handle().clone();
     drop(runtime);
     let other = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // Outside of any runtime, no waiter can continue.
+    // Outside any runtime, a waiter cannot continue.
     for waiter in elsewhere {
         let error = waiter.now_or_never().expect("it fails at once").unwrap_err().to_string();
         assert!(error.contains("within a tokio runtime"), "{error}");
     }
     assert_eq!(queue.waiting(), 0);
-    // Nor on a runtime that is shut down already, where the driver never runs.
+    // It cannot continue either on a runtime that is shut down already, where the driver never runs.
     let stillborn = {
         let _guard = handle.enter();
         let stillborn = pending(queue.decide(&Ask::charge(&key("a"), 1)));
@@ -52,9 +52,9 @@ fn no_waiter_outlives_its_runtime_for_ever() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// The driver that started first lives on the runtime of the first waiter.
+/// The driver that started first lives on the first waiter's runtime.
 #[test]
-fn waiters_on_another_runtime_keep_their_order_when_one_shuts_down() {
+fn waiters_keep_their_order_without_one_runtime() {
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     // No turn comes until all wait.
     let queue = LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(Duration::from_secs(10));
@@ -74,7 +74,7 @@ fn waiters_on_another_runtime_keep_their_order_when_one_shuts_down() {
 }
 
 #[test]
-fn a_runtime_without_a_timer_is_an_error() {
+fn a_runtime_without_timer_is_an_error() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let queue = LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX);
     runtime.block_on(async {

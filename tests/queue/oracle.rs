@@ -1,6 +1,6 @@
-//! A naive model of the queue of one key: a list, searched from its beginning. Times are in nanoseconds.
+//! A naive model for one key's queue: a list, searched from its beginning. Times are in nanoseconds.
 
-/// All quotas are so many per seven milliseconds, so that departures fall on whole and on broken ones.
+/// All quotas are per seven milliseconds, so that departures fall on whole nanoseconds and on fractions.
 pub(super) const PERIOD: u64 = 7_000_000;
 
 /// A driver that is late by more than this does not catch up on the rest.
@@ -29,7 +29,7 @@ struct Waiter {
     until: u64,
 }
 
-/// What became of a waiter, until its future has seen it.
+/// A waiter's outcome, until its future has seen it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Outcome {
     Departed {
@@ -53,15 +53,15 @@ struct Departure {
     paid: u64,
     /// How often the rules have changed since its future has seen it.
     changes: u32,
-    /// When it is paid for at the slowest of the rates at which its receipt may be read, in nanoseconds: that of the
-    /// charge, and those of later changes.
+    /// When it is paid for at the slowest rate at which its receipt may be read, in nanoseconds: the charge's rate, or
+    /// a later change's.
     last_paid: u64,
 }
 
 pub(super) struct Oracle {
-    /// The queue's.
+    /// The queue's rules.
     pub(super) rules: Rules,
-    /// The limit and the burst of the key's own, at its latest question.
+    /// The key's own limit and burst, at its latest question.
     pub(super) own: Option<(u64, u64)>,
     has_had_own: bool,
     /// When all departures are paid for: nanoseconds × the limit.
@@ -84,7 +84,7 @@ impl Oracle {
         }
     }
 
-    /// A key that owes nothing, with a limit and a burst of its own.
+    /// A key that owes nothing, with its own limit and burst.
     pub(super) fn idle(rules: Rules, own: Option<(u64, u64)>) -> Self {
         Self { own, ..Self::new(rules) }
     }
@@ -93,20 +93,20 @@ impl Oracle {
         self.waiters.len()
     }
 
-    /// Returns the rules of this key.
+    /// Returns this key's rules.
     fn present(&self) -> Rules {
         let (limit, burst) = self.own.unwrap_or((self.rules.limit, self.rules.burst));
         Rules { limit, burst, ..self.rules }
     }
 
-    /// Returns when a request of this cost departs behind waiters of the cost `ahead`: when both together fit into the
+    /// Returns when a request with this cost departs behind waiters that cost `ahead`: when both together fit into the
     /// burst, or when nothing is owed.
     fn turn_behind(&self, ahead: u64, cost: u64) -> u64 {
         let Rules { limit, burst, .. } = self.present();
         (self.paid + ahead * PERIOD).saturating_sub(burst.saturating_sub(cost) * PERIOD).div_ceil(limit)
     }
 
-    /// Returns when the first waiter departs. Without waiters, when a request of this cost does.
+    /// Returns when the first waiter departs. Without waiters, when a request with this cost does.
     fn head_turn(&self, cost: u64) -> u64 {
         self.turn_behind(0, self.waiters.first().map_or(cost, |head| head.cost))
     }
@@ -127,7 +127,7 @@ impl Oracle {
         }
     }
 
-    /// Returns what an arrival would get that accepts to wait for so long.
+    /// Returns what an arrival with this patience would get.
     pub(super) fn check(&self, now: u64, cost: u64, patience: u64) -> Arrival {
         let Rules { burst, capacity, max_wait, limit } = self.present();
         let head = self.head_turn(cost);
@@ -159,13 +159,13 @@ impl Oracle {
         arrival
     }
 
-    /// Returns the outcome that the future of a waiter sees now, if any, and forgets it.
+    /// Returns the outcome that the waiter's future sees now, if any, and forgets it.
     pub(super) fn take_outcome(&mut self, number: usize) -> Option<Outcome> {
         let index = self.outcomes.iter().position(|(waiter, _)| *waiter == number)?;
         Some(self.outcomes.remove(index).1)
     }
 
-    /// A waiter leaves: what it has not used of its turn is the next one's.
+    /// A waiter leaves: the next one gets the unused part of its turn.
     pub(super) fn leave(&mut self, now: u64, number: usize) {
         self.waiters.retain(|waiter| waiter.number != number);
         if let Some(Outcome::Departed { .. }) = self.take_outcome(number) {
@@ -174,7 +174,7 @@ impl Oracle {
         self.release(now);
     }
 
-    /// Refunds what is still owed for a departure.
+    /// Refunds the part of a departure that is still owed.
     pub(super) fn refund(&mut self, now: u64, number: usize) {
         if let Some(departure) = self.departures.iter().find(|departure| departure.number == number) {
             let owed = departure.paid.saturating_sub(now * self.present().limit);
@@ -185,7 +185,7 @@ impl Oracle {
         self.release(now);
     }
 
-    /// Puts other rules in force: as many requests are owed, and waiters are checked anew, in order.
+    /// Applies other rules: the debt stays as many requests, and waiters are checked anew, in order.
     pub(super) fn change(&mut self, now: u64, rules: Rules) {
         self.release(now);
         let before = self.present().limit;
@@ -193,7 +193,7 @@ impl Oracle {
         if self.own.is_none() {
             self.carry(now, before);
         }
-        // The queue issues the receipts again that no future has taken yet, also of keys with quotas of their own.
+        // The queue reissues the receipts that no future has taken yet, even for keys with their own quotas.
         for departure in &mut self.departures {
             if self.outcomes.iter().any(|(number, _)| *number == departure.number) {
                 departure.changes = 0;
@@ -202,7 +202,7 @@ impl Oracle {
         self.check_waiters(now);
     }
 
-    /// A question of the key under a quota of its own, or under the queue's.
+    /// A question for the key under its own quota, or under the queue's.
     pub(super) fn ask_under(&mut self, now: u64, own: Option<(u64, u64)>) {
         if self.own != own {
             self.release(now);
@@ -214,18 +214,19 @@ impl Oracle {
         }
     }
 
-    /// Whether the queue may have forgotten, with a key that owes nothing, under which quota a charge was made that
-    /// another refund or a faster quota has paid too soon. What a refund of it returns is then not defined.
+    /// Whether the queue may have forgotten under which quota a charge was made. It forgets that with a key that owes
+    /// nothing, and another refund or a faster quota may have paid the charge too soon. What a refund then returns is
+    /// not defined.
     pub(super) fn is_undefined(&self, now: u64) -> bool {
         self.has_had_own && self.is_idle(now) && self.departures.iter().any(|departure| departure.last_paid > now)
     }
 
-    /// Whether nobody waits, and nothing is owed.
+    /// Whether the key has no waiters and owes nothing.
     pub(super) fn is_idle(&self, now: u64) -> bool {
         self.waiters.is_empty() && self.paid <= now * self.present().limit
     }
 
-    /// Converts what is owed to the present rate.
+    /// Converts the debt to the present rate.
     fn carry(&mut self, now: u64, before: u64) {
         let limit = self.present().limit;
         let carried = |paid: u64| paid.saturating_sub(now * before) + now * limit;
@@ -243,7 +244,7 @@ impl Oracle {
         for mut waiter in std::mem::take(&mut self.waiters) {
             waiter.until = waiter.until.min(waiter.since + rules.max_wait);
             let patience = waiter.until - waiter.since;
-            // It may stay if it could join now, and has waited for so long already.
+            // It may stay if it could join now, given the time that it has waited already.
             let left = waiter.until.saturating_sub(now);
             let may_stay = self.waiters.len() < rules.capacity
                 && matches!(self.check(now, waiter.cost, left), Arrival::Departs | Arrival::Waits { .. });

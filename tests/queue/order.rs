@@ -1,5 +1,4 @@
-//! The choices of a leaky queue: a burst at once, and closing it; and what clients see of
-//! them through the layer.
+//! A leaky queue's choices: a burst at once, and closing it; and how clients see them through the layer.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,9 +30,9 @@ async fn pass(span: Duration) {
     }
 }
 
-/// nginx's `limit_req` with `burst` and `delay`, as its source has it: each request adds one to an excess that
-/// leaks at the rate; above `burst` it is rejected, and above `delay` it waits until the rest has leaked. In units
-/// of 1/`INTERVAL` request and whole milliseconds, so that nothing is rounded.
+/// nginx's `limit_req` with `burst` and `delay`, as in its source: each request adds one to an excess that leaks at the
+/// rate. Above `burst` it is rejected, and above `delay` it waits until the rest has leaked. The units are 1/`INTERVAL`
+/// request and whole milliseconds, so that nothing is rounded.
 struct Nginx {
     excess: Option<u64>,
     last: u64,
@@ -55,9 +54,10 @@ impl Nginx {
     }
 }
 
-/// `burst=B delay=D` there is a burst of D + 1 (ours counts the first request) and a capacity of B − D here.
+/// nginx's `burst=B delay=D` corresponds to a burst of D + 1 here (ours counts the first request) and a capacity of B −
+/// D.
 #[tokio::test(start_paused = true)]
-async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
+async fn burst_and_capacity_match_nginx() {
     for seed in seeds(rounds(150, 2_000)) {
         let mut random = Random::new(seed);
         let delay = random.below(9);
@@ -83,9 +83,9 @@ async fn a_burst_and_a_capacity_are_what_nginx_calls_delay_and_burst() {
     }
 }
 
-/// The bucket may look free at the moment at which a waiter is due. The turn is the waiter's.
+/// The bucket may look free at the moment at which a waiter is due, but the turn is the waiter's.
 #[tokio::test(start_paused = true)]
-async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
+async fn no_request_overtakes_a_waiter() {
     let queue = LeakyQueue::new(Quota::per_second(100).burst(3)).max_queue(5);
     assert!((0..3).all(|_| is_admitted_now(&queue)));
     let mut waiter = join(&queue);
@@ -96,8 +96,9 @@ async fn no_request_overtakes_a_waiter_even_when_the_bucket_looks_free() {
     assert_eq!((&mut waiter).now_or_never().unwrap().unwrap().delay(), 10 * MS);
 }
 
+/// The closed queue keeps nothing.
 #[tokio::test(start_paused = true)]
-async fn a_closed_queue_ends_all_waits_and_keeps_nothing() {
+async fn a_closed_queue_ends_all_waits() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(5));
     let handle = Arc::clone(&queue);
     assert!(is_admitted_now(&queue));
@@ -134,7 +135,7 @@ fn hello() -> impl Service<Request<()>, Response = Response<Body>, Error = Infal
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_see_429_at_a_full_queue_and_503_after_a_close() {
+async fn full_queues_answer_429_closed_ones_503() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(100)).max_queue(1));
     let policy = Policy::new("queue", Arc::clone(&queue)).status(http::StatusCode::TOO_MANY_REQUESTS);
     let service = RateLimitLayer::new(policy).layer(hello());

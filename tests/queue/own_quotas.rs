@@ -1,4 +1,4 @@
-//! Queues whose keys have quotas of their own, on paused time. `schedules` has the random ones.
+//! Queues whose keys have their own quotas, on paused time. `schedules` makes random ones.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn queue() -> LeakyQueue {
     LeakyQueue::new(SLOW).max_queue(5).max_wait(Duration::from_secs(10))
 }
 
-/// The plan of a request, by its client's name.
+/// A request's plan, by its client's name.
 fn plan(request: &tower_sluice::RequestHead<'_>) -> Option<Quota> {
     match request.headers()["x-client"].to_str() {
         Ok("fast") => Some(FAST),
@@ -33,7 +33,7 @@ fn plan(request: &tower_sluice::RequestHead<'_>) -> Option<Quota> {
     }
 }
 
-/// Sends four requests of a client at once. Returns the milliseconds until each response, or its status if it is no
+/// Sends four requests by a client at once. Returns the milliseconds until each response, or its status if it is not a
 /// success; and the policy that the last response advertises.
 async fn send_four(layer: &RateLimitLayer, client: &'static str) -> (Vec<u128>, String) {
     let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))) });
@@ -57,8 +57,9 @@ async fn send_four(layer: &RateLimitLayer, client: &'static str) -> (Vec<u128>, 
     (times, advertised)
 }
 
+/// The clients see these rates in the response fields.
 #[tokio::test(start_paused = true)]
-async fn clients_depart_at_the_rates_of_their_plans_and_see_them() {
+async fn clients_depart_at_their_plans_rates() {
     let policy = Policy::new("line", queue()).key(HeaderKey::from_static("x-client")).quota_fn(plan);
     let layer = RateLimitLayer::new(policy);
     let sent = |times: [u128; 4], advertised: &str| (times.to_vec(), advertised.to_owned());
@@ -73,7 +74,7 @@ async fn clients_depart_at_the_rates_of_their_plans_and_see_them() {
 
 /// The advertised burst is the limit that decisions report.
 #[tokio::test(start_paused = true)]
-async fn the_limit_of_a_decision_is_that_of_the_keys_own_quota() {
+async fn decisions_report_the_own_quotas_limit() {
     for (quota, limit) in [(SLOW, 6), (FAST.burst(3), 8), (Quota::per_minute(12), 3), (Quota::per_hour(1), 1)] {
         let queue = queue();
         let fresh = ready(queue.decide(&Ask::peek(&key("a"), 0).under(Some(quota))));
@@ -85,8 +86,9 @@ async fn the_limit_of_a_decision_is_that_of_the_keys_own_quota() {
     }
 }
 
+/// Its waiters keep their order, and other keys' waiters stay where they are.
 #[tokio::test(start_paused = true)]
-async fn a_faster_plan_moves_the_waiters_of_its_key_up_in_order_and_no_others() {
+async fn a_faster_plan_moves_its_waiters_up() {
     let queue = queue();
     let start = Instant::now();
     for client in ["a", "b"] {
@@ -102,14 +104,14 @@ async fn a_faster_plan_moves_the_waiters_of_its_key_up_in_order_and_no_others() 
         assert!(wait.await.unwrap().unwrap().is_allowed());
         times.push(start.elapsed().as_millis());
     }
-    // The third is awaited after its key's own second.
+    // Client b's waiter departs after b's own second.
     assert_eq!((times[0], times[1], times[2]), (550, 650, 1_000));
     assert_eq!(queue.waiting(), 0);
     queue.check_invariants();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slower_plan_rejects_the_waiters_whose_turn_is_too_late() {
+async fn a_slower_plan_rejects_late_turns() {
     let queue = LeakyQueue::new(FAST).max_queue(5).max_wait(Duration::from_secs(1));
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1))).is_allowed());
     let waits: Vec<_> = (0..3).map(|_| tokio::spawn(pending(queue.decide(&Ask::charge(&key("a"), 1))))).collect();
@@ -126,8 +128,9 @@ async fn a_slower_plan_rejects_the_waiters_whose_turn_is_too_late() {
     assert_eq!(outcomes, [(true, 2), (false, 2), (false, 2)]);
 }
 
+/// A second change of plan loses the refund.
 #[tokio::test(start_paused = true)]
-async fn a_charge_is_refunded_after_one_change_of_plan_and_lost_after_two() {
+async fn charges_are_refunded_after_one_plan_change() {
     let queue = LeakyQueue::new(SLOW.burst(4)).max_queue(0);
     let reset = |quota| ready(queue.decide(&Ask::peek(&key("a"), 0).under(quota))).reset_after();
     let spent = ready(queue.decide(&Ask::charge(&key("a"), 3)));
@@ -139,8 +142,9 @@ async fn a_charge_is_refunded_after_one_change_of_plan_and_lost_after_two() {
     assert_eq!(reset(None), Duration::from_secs(2));
 }
 
+/// It is rejected in every mode, and keeps its debt.
 #[tokio::test(start_paused = true)]
-async fn a_suspended_key_is_rejected_in_every_mode_and_keeps_what_it_owes() {
+async fn a_suspended_key_is_always_rejected() {
     let queue = queue();
     assert!(ready(queue.decide(&Ask::charge(&key("a"), 1).under(Some(FAST)))).is_allowed());
     for mode in [Mode::Charge, Mode::Peek, Mode::Shadow, Mode::UpTo] {
@@ -156,9 +160,9 @@ async fn a_suspended_key_is_rejected_in_every_mode_and_keeps_what_it_owes() {
     );
 }
 
-/// The quotas of the keys' own stay, and the queue's bounds hold for them.
+/// The keys' own quotas stay, and the queue's bounds hold for them.
 #[tokio::test(start_paused = true)]
-async fn a_live_change_of_the_queue_changes_the_bounds_of_keys_with_own_quotas_and_not_their_rates() {
+async fn a_live_change_keeps_own_rates() {
     let before = queue();
     let client = key("a");
     let ask = Ask::charge(&client, 1).under(Some(FAST));
@@ -176,9 +180,9 @@ async fn a_live_change_of_the_queue_changes_the_bounds_of_keys_with_own_quotas_a
     assert_eq!(ready(after.decide(&Ask::peek(&key("a"), 0).under(Some(FAST)))).limit(), 3);
 }
 
-/// Keys that found no room share lines, which are not any key's own.
+/// Keys that found no room share lines, which belong to no single key.
 #[tokio::test(start_paused = true)]
-async fn shared_lines_depart_at_the_rate_of_the_queue() {
+async fn shared_lines_depart_at_the_queues_rate() {
     let queue = queue().max_keys(1).when_full(WhenFull::Overflow);
     for client in ["a", "b"] {
         assert!(ready(queue.decide(&Ask::charge(&key(client), 1).under(Some(FAST)))).is_allowed());
@@ -195,7 +199,7 @@ async fn shared_lines_depart_at_the_rate_of_the_queue() {
 
 /// A turn that is taken after its key was forgotten still has the numbers of the key's own quota.
 #[tokio::test(start_paused = true)]
-async fn a_late_poll_finds_the_numbers_of_the_quota_of_its_turn() {
+async fn a_late_poll_finds_its_quotas_numbers() {
     let queue = queue();
     let client = key("a");
     let ask = Ask::charge(&client, 1).under(Some(FAST.burst(3)));

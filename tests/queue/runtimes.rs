@@ -1,4 +1,4 @@
-//! The queue on several runtimes: none of them can delay the waiters on another.
+//! The queue on several runtimes: no runtime can delay waiters on another.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
@@ -20,10 +20,10 @@ const MS: Duration = Duration::from_millis(1);
 /// How much later a turn may come because of another runtime.
 const MARGIN: Duration = Duration::from_millis(5);
 
-/// What counts as never; a little less, for an attempt that proves nothing because the machine was busy.
+/// A wait that counts as never. An attempt that proves nothing, because the machine was busy, counts as a little less.
 const NEVER: Duration = Duration::from_secs(2);
 
-/// One test at a time: lateness is measured, and panics are kept off the screen.
+/// One test at a time, because the tests measure lateness and keep panics off the screen.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -48,10 +48,10 @@ fn pass(queue: &LeakyQueue, key: &PartitionKey) {
     assert!(matches!(queue.decide(&Ask::charge(key, 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
 }
 
-/// What the runtime of the first waiter does while others wait.
+/// What the first waiter's runtime does while others wait.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
-    /// Nothing: the first waiter lives on the runtime of the others.
+    /// Nothing: the first waiter lives on the others' runtime.
     None,
     /// It polled the waiter once in a `block_on` that has returned, and is kept.
     Idle,
@@ -67,12 +67,12 @@ enum Trouble {
     Shadowed,
 }
 
-/// Keeps a runtime in its trouble until the end of a measurement.
+/// Keeps a runtime in its trouble until a measurement ends.
 #[derive(Default)]
 struct Kept {
     runtimes: Vec<Runtime>,
     waiters: Vec<Pending>,
-    /// Dropped, it lets threads continue; they are joined then.
+    /// When this is dropped, threads continue and are joined.
     gates: Vec<mpsc::Sender<()>>,
     threads: Vec<thread::JoinHandle<()>>,
 }
@@ -87,7 +87,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// A gate that threads wait at, a bound on the test apart.
+    /// A gate at which threads wait, with a time limit that bounds the test.
     fn gate(&mut self) -> impl FnOnce() + Send + 'static {
         let (sender, gate) = mpsc::channel();
         self.gates.push(sender);
@@ -98,7 +98,7 @@ impl Kept {
 }
 
 impl Trouble {
-    /// Adds the first waiter of [`KEY`], on a runtime in this trouble; `None` if this thread was delayed, and the
+    /// Adds the first waiter for [`KEY`], on a runtime in this trouble; `None` if this thread was delayed, so that the
     /// request did not have to wait.
     fn begin(self, queue: &Arc<LeakyQueue>, kept: &mut Kept) -> Option<()> {
         let wait = |queue: &LeakyQueue| match queue.decide(&Ask::charge(&KEY, 1)) {
@@ -157,7 +157,7 @@ impl Trouble {
                 has_begun.recv().unwrap();
                 let waiter = runtime.block_on(async { wait(queue) });
                 let (dropper, dropped) = mpsc::channel::<()>();
-                // Dropped on a thread of its own, because that waits for the worker.
+                // Dropped on its own thread, because the drop waits for the worker.
                 kept.threads.push(thread::spawn(move || {
                     let _ = dropped.recv();
                     drop(runtime);
@@ -186,8 +186,8 @@ impl Trouble {
     }
 }
 
-/// Returns how late the turns on a sound runtime are, at the most, while another is in trouble. Some are behind the
-/// other runtime's waiter, and some have keys of their own.
+/// Returns how late turns on a sound runtime are, at the most, while another runtime is in trouble. Some are behind the
+/// other runtime's waiter, and some have their own keys.
 fn lateness(trouble: Trouble) -> Duration {
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(40)).max_queue(10));
     let mut kept = Kept::default();
@@ -220,7 +220,7 @@ fn lateness(trouble: Trouble) -> Duration {
     come.min(NEVER)
 }
 
-/// Timers of the runtime, which its turns are compared to: a machine that is busy delays both.
+/// Timers on the runtime, to compare its turns with: a busy machine delays both.
 fn timers(dues: impl Iterator<Item = Instant>) -> Vec<JoinHandle<Instant>> {
     let timer = async |due: Instant| {
         tokio::time::sleep_until(due.into()).await;
@@ -247,8 +247,7 @@ async fn turn(check: Answer) -> Instant {
     Instant::now()
 }
 
-/// Returns the best of some attempts, because the machine may be busy now and then. An attempt that is good enough is
-/// the last.
+/// Returns the best attempt, because the machine may be busy now and then. Stops after an attempt that is good enough.
 fn best(enough: Duration, attempt: impl Fn() -> Duration) -> Duration {
     let mut best = Duration::MAX;
     for _ in 0..100 {
@@ -270,34 +269,34 @@ fn assert_on_time(trouble: Trouble) {
 }
 
 #[test]
-fn a_runtime_that_is_not_driven_delays_no_other() {
+fn an_undriven_runtime_delays_no_other() {
     assert_on_time(Trouble::Idle);
 }
 
 #[test]
-fn a_thread_between_two_calls_of_block_on_delays_no_runtime() {
+fn a_thread_between_calls_delays_none() {
     assert_on_time(Trouble::BetweenCalls);
 }
 
 #[test]
-fn a_runtime_that_is_blocked_delays_no_other() {
+fn a_blocked_runtime_delays_no_other() {
     assert_on_time(Trouble::Blocked);
     assert_on_time(Trouble::BlockedWorker);
 }
 
 #[test]
-fn a_runtime_that_is_dropped_delays_no_other() {
+fn a_dropped_runtime_delays_no_other() {
     assert_on_time(Trouble::Dropped);
 }
 
 #[test]
-fn a_shadow_on_a_runtime_that_is_not_driven_delays_no_other() {
+fn a_shadow_on_undriven_runtimes_delays_none() {
     assert_on_time(Trouble::Shadowed);
 }
 
-/// Like a server with a runtime per core.
+/// Four workers with a runtime each, like a server with a runtime per core.
 #[test]
-fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
+fn one_blocked_worker_delays_none() {
     let _alone = alone();
     let lateness = |blocks: bool| {
         let queue = Arc::new(LeakyQueue::new(Quota::per_second(25)).max_queue(10));
@@ -353,7 +352,7 @@ fn of_four_workers_the_one_that_blocks_delays_none_of_the_others() {
 
 /// A future may be made on one runtime and awaited on another.
 #[test]
-fn a_waiter_is_driven_where_it_is_polled() {
+fn waiters_are_driven_where_polled() {
     let _alone = alone();
     let (idle, sound) = (single(), single());
     // No turn comes until both wait.
@@ -428,7 +427,7 @@ impl Wake for Counter {
     }
 }
 
-/// Ten waiters, of which the third and the fourth panic when they are woken.
+/// Ten waiters; the third and the fourth panic when they are woken.
 fn wakers(waiters: &mut [Pending]) -> Vec<Arc<Counter>> {
     let poll = |(number, waiter): (usize, &mut Pending)| {
         let counter = Arc::new(Counter { woken: AtomicUsize::new(0), panics: matches!(number, 2 | 3) });
@@ -439,7 +438,7 @@ fn wakers(waiters: &mut [Pending]) -> Vec<Arc<Counter>> {
     waiters.iter_mut().enumerate().map(poll).collect()
 }
 
-/// Runs without the messages of intended panics.
+/// Runs without printing intended panics.
 fn quietly<T>(run: impl FnOnce() -> T) -> T {
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|panic| {
@@ -452,7 +451,7 @@ fn quietly<T>(run: impl FnOnce() -> T) -> T {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// Keys that all have to wait now, for the same moment.
+/// Keys that all have to wait now, for one moment.
 fn wait_in_lines(queue: &LeakyQueue, keys: u64) -> Vec<Pending> {
     (0..keys).for_each(|key| pass(queue, &key.into()));
     (0..keys).map(|key| pending(queue, &key.into())).collect()
@@ -463,7 +462,7 @@ fn paused() -> Runtime {
 }
 
 #[test]
-fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
+fn a_panicking_waker_costs_no_wake_up() {
     let _alone = alone();
     let counts = |counters: &[Arc<Counter>]| -> Vec<usize> {
         counters.iter().map(|counter| counter.woken.load(Ordering::SeqCst)).collect()
@@ -523,8 +522,8 @@ fn a_waker_that_panics_costs_no_other_waiter_its_wake_up() {
     assert_eq!(woken, [1; 10], "when the runtime goes down");
 }
 
-/// How many turns came, and how long it took, between two polls of another task on the only thread, at the most,
-/// while the turns of so many keys come at one moment; and how long all of them took.
+/// Lets the turns of `keys` keys come at one moment. Returns how many turns came, and how long it took, between two
+/// polls of another task on the only thread, at the most; and how long all turns took.
 fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     paused().block_on(async {
         let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(1));
@@ -561,7 +560,7 @@ fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     })
 }
 
-/// Goes to the end of the run queue, and not to where tokio puts tasks that yield, which is behind all of it.
+/// Goes to the end of the run queue. tokio's own `yield_now` would defer the task until the whole queue has run.
 async fn yield_now() {
     let mut has_yielded = false;
     std::future::poll_fn(|context| {
@@ -575,20 +574,19 @@ async fn yield_now() {
 }
 
 #[test]
-fn sixty_thousand_turns_at_once_let_others_run_in_between() {
+fn sixty_thousand_turns_let_others_run() {
     let _alone = alone();
     let (turns, longest, all) = longest_stall(60_000);
     println!("{longest:?} of {all:?}");
     assert!(turns <= 1_024, "{turns} turns came between two polls of another task");
-    // A fiftieth of the turns, and what else the driver does meanwhile.
+    // A fiftieth of the turns, and the driver's other work meanwhile.
     assert!(longest <= all / 10, "{longest:?} of {all:?} between two polls of another task");
 }
 
-/// A worker keeps the task that it has spawned or woken last to itself until it yields. That was the driver, so a
-/// request that joined and then computed for two seconds delayed the waiters of all keys by as much, beside an idle
-/// worker.
+/// Until a worker yields, it keeps the task that it spawned or woke last to itself. That was the driver, so a request
+/// that joined and then computed for two seconds delayed the waiters of all keys by two seconds, beside an idle worker.
 #[test]
-fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
+fn a_computing_worker_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(9).max_wait(NEVER));
     let (joined, has_joined) = mpsc::channel();
@@ -608,7 +606,7 @@ fn a_worker_that_joins_and_then_computes_delays_no_waiter() {
         }
     });
     has_joined.recv().unwrap();
-    // On a thread that is no worker.
+    // On a thread that is not a worker.
     runtime.block_on(async {
         pass(&queue, &KEY);
         assert!(pending(&queue, &KEY).await.unwrap().is_allowed());

@@ -1,4 +1,4 @@
-//! Random schedules of arrivals, departures, cancellations, refunds, changes of the rules and of the keys' own quotas,
+//! Random schedules of arrivals, departures, cancellations, refunds, changes to the rules and to the keys' own quotas,
 //! and a close, against a naive model.
 
 use std::time::Duration;
@@ -37,9 +37,9 @@ struct Departed {
 struct Trial {
     seed: u64,
     random: Random,
-    /// Whether keys have quotas of their own, which change.
+    /// Whether keys have their own quotas, which change.
     has_own_quotas: bool,
-    /// The queue that is in force, and the one before it, which has the same schedule.
+    /// The queue in force and the one before it, which share a schedule.
     queues: [LeakyQueue; 2],
     oracles: [Oracle; 2],
     tickets: Vec<Ticket>,
@@ -123,7 +123,7 @@ impl Trial {
         let expected = self.oracles[key_number].check(now, cost, longest);
         assert_eq!(arrival(&predicted), expected, "{self:?}: {number}, predicted");
         if self.random.below(8) == 0 {
-            // A shadow waits as long as it must.
+            // A shadow accepts any wait.
             let decision = queue.decide(&charge.to(Mode::Shadow)).at_once().expect("open");
             let expected = self.oracles[key_number].arrive(now, number, cost, u64::MAX);
             assert_eq!(arrival(&decision), expected, "{self:?}: {number}, a shadow");
@@ -146,7 +146,7 @@ impl Trial {
         }
     }
 
-    /// Polls all tickets that are awake: each must have the outcome of the model, and no other.
+    /// Polls all tickets that are awake: each must have the outcome that the model predicts, and no other.
     fn poll_tickets(&mut self) {
         for mut ticket in std::mem::take(&mut self.tickets) {
             if ticket.sleeps {
@@ -182,8 +182,8 @@ impl Trial {
                     };
                     arrival(decision) == Arrival::Rejected { retry_after }
                 };
-                // A key that owes nothing is forgotten: then the waiter knows the quota under which it was displaced,
-                // and not that of a later question.
+                // A key that owes nothing is forgotten. Then the waiter knows only the quota under which it was
+                // displaced, and no later one.
                 is_that_of(oracle) || oracle.is_idle(self.now()) && is_that_of(&Oracle::idle(oracle.rules, own))
             }
             (Err(error), Outcome::Closed) => error.to_string() == "the queue was closed",
@@ -244,7 +244,7 @@ impl Trial {
         self.oracles.iter().any(|oracle| oracle.is_undefined(now))
     }
 
-    /// Returns whether it came to its end.
+    /// Returns whether it ran to its end.
     async fn run(mut self) -> bool {
         let closes_at = (self.random.below(4) == 0).then(|| self.random.below(30));
         for number in 0..30 {
@@ -272,7 +272,7 @@ impl Trial {
             }
         }
         if self.random.below(2) == 0 {
-            // All that are left get their outcomes within the longest wait and the timer's tick.
+            // All remaining tickets get their outcomes within the longest wait and the timer's tick.
             self.tickets.iter_mut().for_each(|ticket| ticket.sleeps = false);
             self.pass_time(self.oracles[0].rules.max_wait / MS + 2).await;
             assert_eq!((self.tickets.len(), self.queues[0].waiting()), (0, 0), "{self:?}");

@@ -89,7 +89,7 @@ impl KeyValue for Map {
     }
 }
 
-/// The clock of all processes, which follows tokio's.
+/// A clock for all processes, which follows tokio's.
 struct Paused;
 
 impl Clock for Paused {
@@ -106,7 +106,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type Queue = SharedQueue<KeyValueRecords<Map, Paused>>;
 
-/// A queue of one process, on paused time.
+/// One process's queue, on paused time.
 fn process(map: &Arc<Map>, quota: Quota) -> Arc<Queue> {
     process_with(map, quota, 2_000, 10_000_000 * SECOND)
 }
@@ -136,7 +136,7 @@ async fn left(queue: &Queue) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_keep_departures_as_a_plain_list() {
+async fn records_keep_departures_as_plain_lists() {
     let map: Arc<Map> = Arc::default();
     let records = || KeyValueRecords::new(Arc::clone(&map), "limits").bounded(60 * SECOND, 1_000);
     check_departures([records(), records()], seed_of(31)).await;
@@ -148,11 +148,11 @@ async fn each_mode_is_answered_as_described() {
     check_modes(&SharedQueue::new(records, "test", Quota::per_day(20).burst(20))).await;
 }
 
-/// On a server that is 3 ms away, and with 50 requests that come to two processes, one or two at a time.
+/// The server is 3 ms away, and 50 requests come to two processes, one or two at a time.
 #[tokio::test(start_paused = true)]
-async fn two_processes_depart_in_order_at_exact_intervals() {
+async fn two_processes_depart_at_exact_intervals() {
     let map = Map::far(Duration::from_millis(3));
-    // A third of a second is no whole number of nanoseconds.
+    // A third of a second is not a whole number of nanoseconds.
     let quota = Quota::per_second(3);
     let queues = [process(&map, quota), process(&map, quota)];
     let began = Instant::now();
@@ -171,16 +171,16 @@ async fn two_processes_depart_in_order_at_exact_intervals() {
         // The first one begins the schedule when it is read at the server, and its answer takes 9 ms more.
         let turn = Duration::from_millis(3) + Duration::from_nanos((index * 1_000_000_000).div_ceil(3));
         let earliest = if index == 0 { Duration::from_millis(12) } else { turn };
-        // The process sees the time of the server 3 ms later, and tokio counts milliseconds.
+        // The process sees the server's time 3 ms later, and tokio counts milliseconds.
         let latest = earliest + Duration::from_millis(5);
         assert!((earliest..=latest).contains(&left_at), "{index} left at {left_at:?}, and its turn was {turn:?}");
     }
     assert_eq!(queues.map(|queue| queue.waiting()), [0, 0]);
 }
 
-/// A thousand requests in each of two processes, and a timeout of fifty calls.
+/// Each of two processes sends a thousand requests, and the timeout is fifty calls long.
 #[tokio::test(start_paused = true)]
-async fn requests_at_one_time_share_calls() {
+async fn concurrent_requests_share_calls() {
     let map = Map::far(Duration::from_millis(10));
     let queues = [process(&map, Quota::per_second(10)), process(&map, Quota::per_second(10))];
     let tasks: Vec<_> = (0..2_000)
@@ -225,9 +225,9 @@ async fn requests_that_leave_keep_no_reservation() {
     }
 }
 
-/// Its calls are those of the others, too.
+/// Other requests use its calls, too.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_leaves_does_not_end_the_calls_that_it_began() {
+async fn a_leaving_request_leaves_its_calls_running() {
     let map = Map::far(Duration::from_millis(10));
     let queue = process(&map, Quota::per_hour(1));
     let spawn = || {
@@ -250,10 +250,10 @@ async fn a_request_that_leaves_does_not_end_the_calls_that_it_began() {
     assert_eq!(left(&queue).await, 1_998, "it keeps no reservation");
 }
 
-/// A change takes more than half of the timeout, so the first that wait for the next one have too little time for it.
-/// The others have enough.
+/// A change takes more than half the timeout, so the first requests that wait for the next change have too little time
+/// for it. The others have enough.
 #[tokio::test(start_paused = true)]
-async fn slow_calls_fail_only_those_that_have_no_time_for_them() {
+async fn slow_calls_fail_only_late_requests() {
     let map = Map::far(Duration::from_millis(150));
     let queue = process(&map, Quota::per_second(10));
     let mut tasks = Vec::new();
@@ -269,9 +269,9 @@ async fn slow_calls_fail_only_those_that_have_no_time_for_them() {
     assert!(answered > 100, "{answered}");
 }
 
-/// All at once, as when a process shuts down: their reservations share calls, too.
+/// All leave at once, as when a process shuts down, so their reservations share calls, too.
 #[tokio::test(start_paused = true)]
-async fn a_thousand_waiters_that_leave_return_their_reservations() {
+async fn a_thousand_leavers_return_their_reservations() {
     let map = Map::far(Duration::from_millis(1));
     let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_hour(1)));
     let _ = take(&queue).await;
@@ -288,9 +288,9 @@ async fn a_thousand_waiters_that_leave_return_their_reservations() {
     assert_eq!(left(&elsewhere).await, 2_000);
 }
 
-/// As during a deployment that changes them.
+/// As during a deployment that changes the bounds.
 #[tokio::test(start_paused = true)]
-async fn processes_with_other_bounds_do_not_depart_closer() {
+async fn processes_with_other_bounds_keep_the_interval() {
     let map = Map::far(Duration::ZERO);
     let quota = Quota::per_second(1);
     let processes = [50_u8, 2].map(|most| {
@@ -319,7 +319,7 @@ async fn processes_with_other_bounds_do_not_depart_closer() {
 }
 
 #[test]
-fn without_a_runtime_a_queue_is_an_error() {
+fn a_queue_needs_a_runtime() {
     let records = KeyValueRecords::new(Arc::new(Map::default()), "limits");
     let queue = SharedQueue::new(records, "test", Quota::per_second(1));
     let key = key();
@@ -329,9 +329,9 @@ fn without_a_runtime_a_queue_is_an_error() {
     assert_eq!(reason, Some(&GaveUp::NoRuntime));
 }
 
-/// Those behind it know already when to depart.
+/// Requests behind it know already when to depart.
 #[tokio::test(start_paused = true)]
-async fn an_arrival_takes_the_place_of_a_waiter_that_left() {
+async fn an_arrival_takes_a_leavers_place() {
     let map = Map::far(Duration::ZERO);
     let [queue, elsewhere] = [0; 2].map(|_| process(&map, Quota::per_second(1)));
     assert!(take(&queue).await.delay().is_zero());
@@ -373,7 +373,7 @@ async fn closing_ends_waits_and_returns_reservations() {
 
 /// One more is let in only if it need not wait.
 #[tokio::test(start_paused = true)]
-async fn waiters_of_a_process_are_bounded() {
+async fn a_processs_waiters_are_bounded() {
     let map = Map::far(Duration::ZERO);
     simulate(Some((1, || Paused.now())));
     let records = KeyValueRecords::new(Arc::clone(&map), "limits").with_clock(Paused).bounded(SECOND, 1_000);
@@ -414,7 +414,7 @@ async fn patience_bounds_a_wait() {
     assert!(within(SECOND + Duration::from_nanos(1)).await.is_allowed());
 }
 
-/// As long as the answer to one of them holds. A reservation that this process returns is noticed.
+/// As long as the answer to one request holds. The queue notices a reservation that this process returns.
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_rejects_without_calls() {
     let map = Map::far(Duration::ZERO);
@@ -444,8 +444,9 @@ async fn a_full_queue_rejects_without_calls() {
     assert_eq!(map.calls(), calls);
 }
 
+/// The namesake must be on the same server.
 #[tokio::test(start_paused = true)]
-async fn a_queue_inherits_from_one_of_its_name_on_its_server() {
+async fn a_queue_inherits_its_namesake() {
     let map = Map::far(Duration::ZERO);
     let quota = Quota::per_second(1);
     let queue = process(&map, quota);
@@ -460,7 +461,7 @@ async fn a_queue_inherits_from_one_of_its_name_on_its_server() {
 
 /// The schedule is cut to the bounds, and the correction is kept: arrivals wait for a full queue, and not for a year.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_is_set_back_blocks_a_key_for_a_full_queue() {
+async fn a_reversed_clock_blocks_a_queue_length() {
     let map = Map::far(Duration::ZERO);
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
     simulate(Some((1, || Paused.now())));
@@ -485,7 +486,7 @@ async fn a_clock_that_is_set_back_blocks_a_key_for_a_full_queue() {
 
 /// Requests that wait already are not affected.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_down_is_an_error() {
+async fn a_dead_server_is_an_error() {
     let map = Map::far(Duration::ZERO);
     let queue = process(&map, Quota::per_second(1));
     let _ = take(&queue).await;
@@ -497,7 +498,7 @@ async fn a_server_that_is_down_is_an_error() {
     map.is_down.store(true, Ordering::Relaxed);
     let fails = queue.decide(&Ask::charge(&key(), 1).to(Mode::Shadow)).decided().await;
     assert_eq!(std::error::Error::source(&fails.unwrap_err()).unwrap().to_string(), "it is down");
-    // The fallback knows the reservations of this process.
+    // The fallback knows this process's reservations.
     let fallback = queue.decide(&Ask::charge(&key(), 1).to(Mode::Fallback)).decided().await.unwrap();
     assert!(fallback.delay() > SECOND, "{fallback:?}");
     assert!(waiter.await.unwrap().is_allowed());

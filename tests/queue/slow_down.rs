@@ -1,4 +1,4 @@
-//! Delays that grow with the use of a key, on paused time: against a naive model, and in order.
+//! Delays that grow with a key's use, on paused time: against a naive model, and in order.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -181,8 +181,7 @@ impl Trial {
         }
     }
 
-    /// Compares a decision to the delay of the model. The wait of a rejection must be long enough, and not a nanosecond
-    /// longer.
+    /// Compares a decision to the model's delay. A rejection's wait must be long enough, and not a nanosecond longer.
     fn compare(&self, decision: &Decision, expected: Option<u64>, arrival: (usize, u64, u64, u64)) {
         let (key, now, cost, longest) = arrival;
         let is_accepted_after = |wait| self.model.delay(key, now + wait, cost, longest).is_some();
@@ -195,7 +194,7 @@ impl Trial {
         }
     }
 
-    /// Polls all tickets: those whose turn has come in the model depart, and no others.
+    /// Polls all tickets: exactly those whose turn has come in the model depart.
     fn poll_tickets(&mut self) {
         let now = self.now();
         for mut ticket in std::mem::take(&mut self.tickets) {
@@ -296,9 +295,9 @@ fn ten_per_second() -> SlowDown {
         .max_delay(Duration::from_secs(1))
 }
 
-/// Requests of 20 keys arrive at random times; all that pass depart in the order in which their key has sent them.
+/// Requests for 20 keys arrive at random times; all that pass depart in the order in which their key sent them.
 #[tokio::test(start_paused = true)]
-async fn a_key_departs_in_the_order_of_its_arrivals() {
+async fn a_key_departs_in_arrival_order() {
     let mut delayed = 0;
     let mut trace = Trace::of(rounds(5, 200));
     while trace.goes_on([("requests that are delayed", delayed > 1_000)]) {
@@ -336,9 +335,9 @@ async fn a_key_departs_in_the_order_of_its_arrivals() {
     }
 }
 
-/// A free request waits for those of its key that came before, and for no other key.
+/// A free request waits for its own key's earlier ones, and for no other key.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_free_again_does_not_overtake_a_waiter() {
+async fn a_newly_free_request_overtakes_none() {
     let slow = SlowDown::new(Quota::per_second(100).burst(4)).free(2).step(Duration::from_millis(500));
     let requests: Vec<_> = (0..4).map(|_| slow.decide(&Ask::charge(&key("a"), 1)).decided()).collect();
     // The level is zero again, and two wait: until 500 and 1,000 ms.
@@ -354,22 +353,22 @@ async fn a_request_that_is_free_again_does_not_overtake_a_waiter() {
     assert_eq!(ready(slow.decide(&Ask::peek(&key("a"), 1))).delay(), Duration::ZERO);
 }
 
-/// A script that sends a request when the response to the last one has come ends up at the quota's rate.
+/// A script that waits for each response before it sends the next request ends up at the quota's rate.
 #[tokio::test(start_paused = true)]
-async fn a_client_that_waits_for_each_response_settles_at_the_rate() {
+async fn a_sequential_client_settles_at_the_rate() {
     let slow = ten_per_second();
     let start = Instant::now();
     for _ in 0..500 {
         assert!(slow.acquire(&key("script"), 1).await.unwrap().is_allowed());
     }
     let elapsed = start.elapsed().as_millis();
-    // Of 500, five or six were free, and the others came at ten per second.
+    // Five or six of 500 were free, and the others came at ten per second.
     assert!((49_000..=50_000).contains(&elapsed), "{elapsed} ms");
 }
 
 /// The refund is rounded down, never up: a level is in thirds of a nanosecond here, and a waiter has whole ones.
 #[tokio::test(start_paused = true)]
-async fn a_waiter_that_leaves_returns_what_has_not_leaked_of_its_charge() {
+async fn a_leaving_waiter_returns_its_unleaked_charge() {
     let slow = SlowDown::new(Quota::per_second(3)).free(0).step(Duration::from_secs(1));
     let reset = || ready(slow.decide(&Ask::peek(&key("a"), 0))).reset_after().as_nanos();
     let [first, second] = [(); 2].map(|()| pending(slow.decide(&Ask::charge(&key("a"), 1))));
@@ -404,9 +403,9 @@ async fn as_many_requests_pass_as_remain() {
     }
 }
 
-/// What is refunded was charged before the change, in units, and no more than has not leaked yet.
+/// A refund takes units that were charged before the change, and at most those that have not leaked yet.
 #[tokio::test(start_paused = true)]
-async fn charges_from_before_a_change_are_refunded_after_it() {
+async fn charges_before_a_change_are_refunded() {
     let slow = SlowDown::new(Quota::per_second(1).burst(4)).free(2);
     let spent = ready(slow.decide(&Ask::charge(&key("a"), 2)));
     let waits = pending(slow.decide(&Ask::charge(&key("a"), 1)));
@@ -421,8 +420,9 @@ async fn charges_from_before_a_change_are_refunded_after_it() {
     assert_eq!(reset(), Duration::ZERO);
 }
 
+/// The waiters still depart in order.
 #[tokio::test(start_paused = true)]
-async fn a_shorter_delay_releases_present_waiters_sooner_and_in_order() {
+async fn a_shorter_delay_releases_waiters_sooner() {
     let slow = SlowDown::new(Quota::per_second(1).burst(9)).free(1).step(Duration::from_secs(2));
     let first = ready(slow.decide(&Ask::charge(&key("a"), 1)));
     assert_eq!(first.delay(), Duration::ZERO);
@@ -438,8 +438,9 @@ async fn a_shorter_delay_releases_present_waiters_sooner_and_in_order() {
     assert!(slow.inherit(&super::leaky_queue::every_10_ms()).is_none(), "another limiter");
 }
 
+/// A key is idle when its level is zero and its waiters are gone.
 #[tokio::test(start_paused = true)]
-async fn keys_without_room_are_rejected_until_a_level_is_zero_and_its_waiters_are_gone() {
+async fn keys_without_room_are_rejected_until_idle() {
     let slow = SlowDown::new(Quota::per_second(10).burst(3)).free(1).step(Duration::from_secs(1)).max_keys(1);
     let _now = ready(slow.decide(&Ask::charge(&key("a"), 1)));
     let waits = pending(slow.decide(&Ask::charge(&key("a"), 1)));
@@ -452,7 +453,7 @@ async fn keys_without_room_are_rejected_until_a_level_is_zero_and_its_waiters_ar
 }
 
 #[tokio::test(start_paused = true)]
-async fn of_a_cost_that_does_not_fit_the_rest_is_charged() {
+async fn an_oversized_cost_charges_the_rest() {
     let slow = SlowDown::new(Quota::per_second(1).burst(5)).free(2).step(Duration::from_millis(100));
     let _now = ready(slow.decide(&Ask::charge(&key("a"), 2)));
     let rejected = ready(slow.decide(&Ask::charge(&key("a"), 4)));
@@ -480,7 +481,7 @@ async fn closing_ends_all_waits() {
 
 /// A waiter whose runtime was shut down continues where it is polled next.
 #[test]
-fn waiters_outlive_the_runtime_of_another() {
+fn waiters_outlive_anothers_runtime() {
     let first = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let second = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let slow = SlowDown::new(Quota::per_hour(9)).free(0).step(Duration::from_millis(20));
@@ -494,13 +495,13 @@ fn waiters_outlive_the_runtime_of_another() {
         assert!(second.block_on(waiter).unwrap().is_allowed());
     }
     assert_eq!(slow.waiting(), 0);
-    // Outside of any runtime, only a request that has to wait is an error.
+    // Outside any runtime, only a request that has to wait is an error.
     let Answer::Ready(Err(error)) = slow.decide(&Ask::charge(&key("a"), 1)) else { panic!("it cannot wait") };
     assert!(error.to_string().contains("within a tokio runtime"), "{error}");
 }
 
-/// Sends four requests at once. Returns the status of each, and the milliseconds until it came; and the fields of the
-/// last response.
+/// Sends four requests at once. Returns each status, and the milliseconds until it came; and the last response's
+/// fields.
 async fn send_four(layer: &RateLimitLayer) -> (Vec<(u16, u128)>, HeaderMap) {
     let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::from("hello"))) });
     let service = layer.layer(hello);
@@ -519,8 +520,9 @@ async fn send_four(layer: &RateLimitLayer) -> (Vec<(u16, u128)>, HeaderMap) {
     (outcomes, last)
 }
 
+/// A shadow delays no request.
 #[tokio::test(start_paused = true)]
-async fn clients_see_delays_and_then_429_and_a_shadow_delays_no_request() {
+async fn clients_see_delays_and_then_429() {
     let slow = || SlowDown::new(Quota::per_second(1).burst(3)).free(1).step(Duration::from_millis(100));
     let policy = || Policy::new("slow", slow()).status(http::StatusCode::TOO_MANY_REQUESTS);
     let layer = RateLimitLayer::new(policy());

@@ -1,10 +1,10 @@
-//! Checks that comments fit into 120 columns, as the code does: rustfmt leaves comments alone.
+//! Checks that comments fit into 120 columns, as the code does, because rustfmt leaves comments alone.
 
 use crate::files::{read, sources};
 
 const FOLDERS: &[&str] = &["src", "crates", "tests", "examples", "benches", "verify"];
 
-/// Except for programs, addresses and the rows of tables, which cannot be wrapped.
+/// Except for programs, addresses and table rows, which cannot be wrapped.
 #[test]
 fn no_comment_is_longer_than_120_columns() {
     let mut lines = 0;

@@ -1,5 +1,5 @@
 //! Compares the guide's page of defaults with the source: each number with the constant that it documents, and the
-//! settings with the methods of the builders.
+//! settings with the builders' methods.
 
 use std::fs;
 use std::path::Path;
@@ -9,9 +9,9 @@ fn read(path: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The row of a setting begins with it and ends with the value; the source has the line.
+/// A setting's row begins with it and ends with the value; the source has the line.
 #[test]
-fn the_guide_has_the_defaults_of_the_source() {
+fn the_guide_has_the_sources_defaults() {
     let page = read("src/guide/defaults.rs");
     for (setting, value, file, line) in [
         ("`PeerIp::ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
@@ -151,12 +151,12 @@ fn the_guide_has_every_setting() {
             let name = name.split('<').next().unwrap();
             let rest = rest.trim_start();
             let by_value = rest.starts_with("self") || rest.starts_with("mut self");
-            // What makes something else of a builder, or is `burst` with an error.
+            // These turn a builder into something else, or are `burst` with an error.
             if !by_value || ["open", "build", "try_build", "parse", "try_burst"].contains(&name) {
                 continue;
             }
             settings += 1;
-            // The last is a link to the documentation of another package.
+            // The last is a link to another package's documentation.
             let links = [format!("::{name})"), format!("::{name}` "), format!("#method.{name})")];
             let is_shown = links.iter().any(|link| page.contains(link));
             assert!(is_shown, "{file}: `{name}` is a setting without a row in src/guide/defaults.rs");

@@ -1,21 +1,21 @@
-//! Compares the README's figures with what was measured: of several processors, the worst figure is quoted.
+//! Compares the README's figures with the measured ones: the README quotes the worst figure among several processors.
 
 use std::fs;
 use std::path::Path;
 
-/// What the README quotes, as one processor has it.
+/// The figures that the README quotes, for one processor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Figures {
     /// Nanoseconds per decision on one hot key.
     hot: f64,
-    /// How many times as fast as governor with a million keys.
+    /// How many times faster than governor with a million keys.
     ratio: f64,
     /// Bytes per key.
     bytes: f64,
 }
 
 impl Figures {
-    /// Those of a page of results; the first run on it that has them all is the latest.
+    /// Reads the figures from a page of results; the first run on it that has them all is the latest.
     fn on(page: &str) -> Option<Self> {
         let rows = || page.lines().map(|line| line.split('|').map(str::trim).collect::<Vec<_>>());
         let number = |cell: &str| cell.trim_matches('*').split('×').next()?.trim_end_matches('*').parse().ok();
@@ -27,7 +27,7 @@ impl Figures {
         Some(Self { hot: decisions("hot")?.0, ratio: decisions("1M uniform")?.1, bytes: number(memory[4])? })
     }
 
-    /// Each figure of the processor on which it is worse.
+    /// Returns each figure from the processor on which it is worse.
     fn worse(self, other: Self) -> Self {
         Self { hot: self.hot.max(other.hot), ratio: self.ratio.min(other.ratio), bytes: self.bytes.max(other.bytes) }
     }
@@ -42,7 +42,7 @@ impl Figures {
 }
 
 #[test]
-fn the_readme_quotes_the_worst_of_the_processors() {
+fn the_readme_quotes_the_worst_processor() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let pages = fs::read_dir(root.join("benches/results")).unwrap();
     let texts = pages.map(|page| fs::read_to_string(page.unwrap().path()).unwrap());
@@ -55,7 +55,7 @@ fn the_readme_quotes_the_worst_of_the_processors() {
 }
 
 #[test]
-fn each_processor_has_a_row_in_the_list_of_results() {
+fn each_processor_has_a_results_row() {
     let benches = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches");
     let readme = fs::read_to_string(benches.join("README.md")).unwrap();
     for page in fs::read_dir(benches.join("results")).unwrap() {
@@ -65,7 +65,7 @@ fn each_processor_has_a_row_in_the_list_of_results() {
 }
 
 #[test]
-fn figures_are_read_from_the_first_run_of_a_page() {
+fn the_first_run_gives_the_figures() {
     let page = "| ip | hot | 1 | admitted | 1.6 | 47.5 | 38.8 | **1.17×** (1.16–1.22) | – | – | – | – |\n\
         | ip | hot | 1 | admitted | ours-dyn | 32.8 | **1.40×** (1.30–1.42) |\n\
         | ip | 1M uniform | 1 | admitted | 1.8 | 387 | 117 | **3.23×** (3.07–3.58) | 19 | 408 | 153 | **2.68×** (2.59–3.16) |\n\
@@ -76,7 +76,7 @@ fn figures_are_read_from_the_first_run_of_a_page() {
 }
 
 #[test]
-fn of_two_processors_each_figure_is_the_worse_one() {
+fn the_worse_of_two_processors_counts() {
     let one = Figures { hot: 38.8, ratio: 3.23, bytes: 16.8 };
     let other = Figures { hot: 30.0, ratio: 2.96, bytes: 16.8 };
     assert_eq!(one.worse(other), other.worse(one));

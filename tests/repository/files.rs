@@ -1,4 +1,4 @@
-//! The files of the repository.
+//! The repository's files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub(crate) fn read(path: impl AsRef<Path>) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Returns all Rust sources below a folder of the root, except the output of builds.
+/// Returns all Rust sources below a folder in the root, except build output.
 pub(crate) fn sources(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![root().join(folder)];
@@ -29,7 +29,7 @@ pub(crate) fn sources(folder: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the text of the log lines of all rooms, and of the files of limits. Joins strings that continue on the next
+/// Returns the text of the log lines in all rooms, and in the files of limits. Joins strings that continue on the next
 /// line.
 pub(crate) fn log_lines() -> String {
     let is_log = |path: &PathBuf| path.ends_with("log.rs");

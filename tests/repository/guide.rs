@@ -1,4 +1,4 @@
-//! Checks the guide: its quotes of the log, its index, and the form of its pages.
+//! Checks the guide: its quotes from the log, its index, and its pages' form.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ fn the_guide_quotes_the_log_exactly() {
     }
 }
 
-/// The pages of the guide: their names and texts.
+/// The guide's pages: their names and texts.
 fn pages() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide");
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
@@ -28,8 +28,9 @@ fn pages() -> Vec<(String, String)> {
     named.filter(|(name, _)| name != "mod").map(|(name, path)| (name, fs::read_to_string(path).unwrap())).collect()
 }
 
+/// Each page ends with a link to the next one.
 #[test]
-fn each_page_begins_with_a_program_and_ends_with_a_link_to_the_next() {
+fn pages_begin_with_programs() {
     let pages = pages();
     assert!(pages.len() > 30, "the pages were not found");
     for (name, text) in &pages {

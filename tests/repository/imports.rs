@@ -10,7 +10,7 @@ use crate::files::{root, sources};
 /// A room, and the rooms that it may import.
 type Picture = &'static [(&'static str, &'static [&'static str])];
 
-/// The rooms of the crate. A room that is not listed fails the test, so a new one is added here first.
+/// The crate's rooms. A room that is not listed fails the test, so a new one is added here first.
 const ROOMS: Picture = &[
     ("values", &[]),
     ("util", &["values"]),
@@ -24,13 +24,13 @@ const ROOMS: Picture = &[
     ("testing", &["algorithm", "limiter", "store", "util", "values"]),
     ("engine", &["algorithm", "limiter", "store", "util", "values"]),
     ("http", &["algorithm", "engine", "limiter", "store", "util", "values"]),
-    // What the other packages of the workspace share with this one.
+    // Internals that the other workspace packages share with this one.
     ("internal", &["algorithm", "balance", "engine", "http", "limiter", "queue", "store", "util", "values"]),
     // Text.
     ("guide", &[]),
 ];
 
-/// The rooms that know no HTTP type, for workers and for clients of other protocols.
+/// The rooms that know no HTTP type, for workers and for clients over other protocols.
 const BELOW_HTTP: &[&str] = &[
     "values",
     "util",
@@ -123,7 +123,7 @@ const HTTP: Picture = &[
     ("snapshot", &["layer"]),
 ];
 
-/// The rooms within `engine/policy`. The four groups of options are `selector`, `costs`, `billing` and `lineage`.
+/// The rooms within `engine/policy`. The four option groups are `selector`, `costs`, `billing` and `lineage`.
 const POLICY: Picture = &[
     ("named", &[]),
     ("log", &[]),
@@ -177,7 +177,7 @@ const POLICY: Picture = &[
     ("snapshot", &["bans", "debts", "definition", "expiring", "overrides"]),
 ];
 
-/// The rooms within `store`. Those of the root, such as `OpenStore`, are used by all of them.
+/// The rooms within `store`. All of them use the root's own items, such as `OpenStore`.
 const STORE: Picture = &[
     ("health", &[]),
     ("quota_change", &[]),
@@ -251,7 +251,7 @@ const MEMORY: Picture = &[
     ),
 ];
 
-/// The rooms of `tower-sluice-redis`.
+/// The rooms in `tower-sluice-redis`.
 const REDIS: Picture = &[
     ("script", &[]),
     ("connection", &["script"]),
@@ -286,7 +286,7 @@ const QUEUE: Picture = &[
     ("slow_down", &["local", "schedule"]),
 ];
 
-/// The rooms of the program `sluice`.
+/// The rooms in the program `sluice`.
 const SLUICE: Picture = &[
     ("cases", &[]),
     ("failure", &[]),
@@ -324,7 +324,7 @@ const PICTURES: &[(&str, Picture)] = &[
     ("crates/sluice/src", SLUICE),
 ];
 
-/// Rooms of tests alone.
+/// Rooms that hold only tests.
 const TESTS: &[&str] = &["tests", "models", "simulation", "support", "manual_server", "invariants", "contention"];
 
 #[test]
@@ -379,20 +379,20 @@ fn hold(folder: &str, picture: Picture) {
         };
         for import in imports(&path) {
             let Some(import) = import.strip_prefix(&above[..]).and_then(<[_]>::first) else { continue };
-            // What the folder's root defines or passes on is no room.
+            // Items that the folder's root defines or passes on do not form a room.
             let is_allowed = import == &room || allowed.contains(&import.as_str()) || !rooms.contains(&import.as_str());
             assert!(is_allowed, "{}: `{room}` must not import `{import}`", path.display());
         }
     }
 }
 
-/// Whether a file is in a room of tests.
+/// Whether a file is in a room for tests.
 fn is_test(path: &Path) -> bool {
     let is_test = |name: &OsStr| TESTS.contains(&name.to_str().unwrap().trim_end_matches(".rs"));
     path.iter().skip_while(|name| *name != "src").any(is_test)
 }
 
-/// Returns the text of a file up to the module of its tests.
+/// Returns a file's text up to its test module.
 fn before_tests(text: &str) -> &str {
     text.split("\nmod tests {").next().unwrap()
 }
@@ -413,7 +413,7 @@ fn files(folder: &str) -> Vec<(String, PathBuf)> {
     found
 }
 
-/// Returns the paths of this crate that a file names outside of comments and tests, from the root, each of a list in
+/// Returns the paths in this crate that a file names outside comments and tests, from the root, one for each entry in
 /// braces.
 fn imports(path: &Path) -> Vec<Vec<String>> {
     let text = fs::read_to_string(path).unwrap();
@@ -445,7 +445,7 @@ fn imports(path: &Path) -> Vec<Vec<String>> {
     found
 }
 
-/// Adds the path that begins `rest`, or those of a list in braces, to the module that it starts `from`.
+/// Adds the path that begins `rest`, or those in a braced list, to the module that it starts `from`.
 fn add_paths<'a>(mut rest: &'a str, from: &[String], found: &mut Vec<Vec<String>>) -> &'a str {
     let Some(mut items) = rest.strip_prefix('{') else {
         let end = rest.find(|char: char| !char.is_alphanumeric() && char != '_').unwrap_or(rest.len());
@@ -466,7 +466,7 @@ fn add_paths<'a>(mut rest: &'a str, from: &[String], found: &mut Vec<Vec<String>
             None if items.is_empty() => return items,
             None => {
                 let after = add_paths(items, from, found);
-                // Whatever else stands there, such as `as _`, ends with the next comma or brace.
+                // Anything else there, such as `as _`, ends with the next comma or brace.
                 items = &after[after.find([',', '}']).unwrap_or(after.len())..];
             }
         }

@@ -1,4 +1,4 @@
-//! Checks the links of the documents.
+//! Checks the documents' links.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const PAGES: &[&str] = &[
 ];
 
 #[test]
-fn links_lead_to_files_headings_and_pages_that_exist() {
+fn links_lead_to_existing_targets() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut checked = 0;
     let pages = PAGES.iter().map(PathBuf::from).chain(documents(root));
@@ -34,9 +34,9 @@ fn links_lead_to_files_headings_and_pages_that_exist() {
     assert!(checked > 20, "{checked} links: they were not found");
 }
 
-/// A compiler refuses them in code.
+/// In code, a compiler rejects them.
 #[test]
-fn no_document_has_the_markers_of_a_conflict() {
+fn no_document_has_conflict_markers() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for page in PAGES.iter().map(PathBuf::from).chain(documents(root)) {
         let text = fs::read_to_string(root.join(&page)).unwrap();
@@ -45,9 +45,9 @@ fn no_document_has_the_markers_of_a_conflict() {
     }
 }
 
-/// The README is read before the first release, too, when docs.rs and crates.io have nothing of this crate.
+/// The README is read even before the first release, when docs.rs and crates.io have nothing about this crate.
 #[test]
-fn the_readme_links_to_nothing_that_only_a_release_makes() {
+fn readme_links_need_no_release() {
     let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let is_released = |link: &String| {
         ["docs.rs/", "crates.io/crates/"].iter().any(|site| link.contains(&format!("{site}tower-sluice")))
@@ -90,7 +90,7 @@ fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Returns what inline links and link definitions point to, outside of code.
+/// Returns the targets of inline links and link definitions, outside code.
 fn links(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut in_code = false;

@@ -1,6 +1,6 @@
-//! Checks the repository against its documents: imports, links, threats, the names of tests and functions, the guide's
-//! quotes, measured figures, watched metrics, documented panics, comments, mutants, proofs, the randomness of tests,
-//! and the vocabulary.
+//! Checks the repository against its documents: imports, links, threats, test and function names, the guide's quotes,
+//! measured figures, watched metrics, documented panics, comments, mutants, proofs, the randomness in tests, and the
+//! vocabulary.
 
 mod comments;
 mod defaults;

@@ -10,13 +10,13 @@ fn source(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
 }
 
-/// The anchor that rustdoc makes of a heading.
+/// The anchor that rustdoc makes from a heading.
 fn anchor(heading: &str) -> String {
     heading.to_lowercase().replace(' ', "-").replace([',', '.', ':', '`'], "")
 }
 
 #[test]
-fn each_link_of_the_log_has_its_section_and_each_section_its_link() {
+fn log_links_and_sections_match() {
     let page = source("src/guide/misconfigured.rs");
     let sections: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("//! # ")).map(anchor).collect();
     let log = log_lines();
@@ -26,9 +26,9 @@ fn each_link_of_the_log_has_its_section_and_each_section_its_link() {
     assert_eq!(links, sections);
 }
 
-/// The other tests read these files alone.
+/// The other tests read only these files.
 #[test]
-fn only_files_named_log_write_lines() {
+fn only_log_files_write_lines() {
     for path in sources("src").into_iter().filter(|path| !path.ends_with("log.rs")) {
         let text = fs::read_to_string(&path).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));

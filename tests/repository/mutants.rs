@@ -1,9 +1,9 @@
-//! Checks that the mutants which make no difference are of functions that exist.
+//! Checks that each mutant that makes no difference is in a function that exists.
 
 use crate::files::{read, text};
 
 #[test]
-fn listed_mutants_are_of_functions_that_exist() {
+fn listed_mutants_are_in_existing_functions() {
     let page = read("docs/mutants.md");
     let (_, table) = page.split_once("## Mutants that make no difference").unwrap();
     let (table, _) = table.split_once("## Lua").unwrap();

@@ -1,4 +1,4 @@
-//! A panic that the documentation announces shows the line of the caller, and not a line of the crate.
+//! A documented panic shows the caller's line, not a line in the crate.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The public functions of a file whose documentation has a section `# Panics`, and that lack the attribute. Async
+/// The public functions in a file whose documentation has a section `# Panics`, but which lack the attribute. Async
 /// functions cannot have it.
 fn without_attribute(text: &str) -> Vec<&str> {
     let (mut found, mut panics, mut is_tracked) = (Vec::new(), false, false);

@@ -1,4 +1,4 @@
-//! Checks that no counterexample of the proofs is left out by the tests.
+//! Checks that the tests use every counterexample from the proofs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -13,12 +13,12 @@ fn functions() -> BTreeSet<String> {
 }
 
 #[test]
-fn each_counterexample_is_fed_to_the_code() {
+fn each_counterexample_is_tried() {
     let text = text("src") + &text("crates");
     let functions = functions();
     assert!(functions.len() > 20, "only {functions:?}");
     for function in functions {
-        // A test of a few scripts names their folder once, and each file by itself.
+        // A test for a few scripts names their folder once, and each file by itself.
         let (file, _) = function.split_once(": ").unwrap_or((&function, ""));
         let name = Path::new(file).file_name().unwrap().to_str().unwrap();
         let is_script = name.ends_with(".lua");

@@ -1,10 +1,10 @@
-//! Everything random in a test follows from `SLUICE_SEED`, so that two runs of one commit run the same cases.
+//! All randomness in tests follows from `SLUICE_SEED`, so that two runs of one commit try equal cases.
 
 use std::path::Path;
 
 use super::files::{read, root, sources};
 
-/// Sources of randomness that no seed determines, and the files of the library that may draw from them.
+/// Randomness sources that no seed determines, and the library files that may draw from them.
 const SOURCES: &[(&str, &[&str])] = &[
     ("RandomState", &["src/util/random.rs", "crates/dynamodb/src/hints.rs"]),
     ("thread_rng", &[]),
@@ -24,7 +24,7 @@ const SOURCES: &[(&str, &[&str])] = &[
     ("Uuid::new_v4", &[]),
 ];
 
-/// Files whose numbers do not depend on the seed, since documents quote what follows from them.
+/// Files whose numbers do not depend on the seed, since documents quote their results.
 const QUOTED: &[&str] = &["tests/store/accuracy.rs", "examples/overload/", "examples/capacity/"];
 
 /// This file, which names all sources, and the one that configures proptest.
@@ -53,7 +53,7 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
         {
             note(index, "a property without the seed of the run: begin it with `#![proptest_config(cases(256))]`");
         }
-        // What a program's loop does first is nobody's test.
+        // No test covers what a program's loop does first.
         let is_program = path.starts_with("crates/sluice/");
         let is_tested = !is_program && ["src/", "crates/", "tests/"].iter().any(|folder| path.starts_with(folder));
         let mut next = lines[index + 1..].iter().map(|line| line.trim()).filter(|line| !line.starts_with("//"));

@@ -1,4 +1,4 @@
-//! Tests attacks of `docs/threats.md` that no other file tests.
+//! Tests attacks in `docs/threats.md` that no other file tests.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -29,7 +29,7 @@ fn decide(limiter: &impl Limiter, key: &PartitionKey, cost: u64) -> tower_sluice
     }
 }
 
-/// Returns keys of two words that all have one FxHash: the attack on a table with an unkeyed hash.
+/// Returns two-word keys that all have one FxHash: the attack on a table with an unkeyed hash.
 fn fx_collisions() -> impl Iterator<Item = PartitionKey> {
     const K: u64 = 0x517c_c1b7_2722_0a95;
     (0..100_000_u64).map(|first| {
@@ -38,8 +38,9 @@ fn fx_collisions() -> impl Iterator<Item = PartitionKey> {
     })
 }
 
+/// The keys collide under an unkeyed hash.
 #[test]
-fn keys_that_collide_under_an_unkeyed_hash_push_no_key_out() {
+fn colliding_keys_push_no_key_out() {
     let window = RateLimiter::new(
         SlidingWindow::new(Quota::per_hour(1)),
         MemoryStore::with_capacity(100_000).with_clock(ManualClock::new()),
@@ -59,9 +60,9 @@ fn keys_that_collide_under_an_unkeyed_hash_push_no_key_out() {
     assert_eq!((window.evicted_live(), bucket.evicted_live()), (0, 0));
 }
 
-/// 64 bits of nanoseconds hold at most 213,504 days: a product that wraps would make the cost look small.
+/// 64 bits hold at most 213,504 days in nanoseconds, so a product that wraps would make the cost look small.
 #[test]
-fn costs_whose_time_wraps_64_bits_are_rejected() {
+fn costs_that_wrap_64_bits_are_rejected() {
     let quota = Quota::per_day(1);
     let bucket = RateLimiter::in_memory(TokenBucket::new(quota.burst(10)));
     let fixed = RateLimiter::in_memory(FixedWindow::new(quota));
@@ -97,10 +98,10 @@ fn keyed(key: &[u8], address: u32) -> Request<()> {
     request
 }
 
-/// A thousand API keys and addresses: none is in a response, in the log up to `info`, or in a metric, and there are no
-/// more series after the last than after the first.
+/// A thousand API keys and addresses: no response contains one, and neither do the log up to `info` and the metrics,
+/// which do not gain series between the first and the last.
 #[test]
-fn keys_appear_in_no_response_no_log_and_no_metric() {
+fn no_output_shows_a_key() {
     let recorder = PrometheusBuilder::new().build_recorder();
     let metrics = recorder.handle();
     let log = Log::default();
@@ -124,7 +125,7 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..200 {
                 let key = format!("sk-{:016x}", random.next());
-                // Not in the ranges for documentation, which texts might mention.
+                // Outside the ranges for documentation, which texts might mention.
                 let address = 0x5d00_0000 + u32::try_from(random.below(1 << 20)).unwrap();
                 for _ in 0..3 {
                     let response =
@@ -154,7 +155,7 @@ fn keys_appear_in_no_response_no_log_and_no_metric() {
 /// The guide's recipe: an outer budget by address, which also counts requests without a valid key, and an inner one by
 /// key.
 #[test]
-fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
+fn a_keyless_flood_spares_keys_owners() {
     let clock = ManualClock::new();
     let timed =
         |quota| Arc::new(RateLimiter::new(TokenBucket::new(quota), MemoryStore::default().with_clock(clock.clone())));
@@ -166,7 +167,7 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     );
     let handler =
         service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(Full::<bytes::Bytes>::from("hello")))));
-    // A stand-in for authentication: only the key of the victim is known.
+    // A stand-in for authentication, which knows only the victim's key.
     let authenticated = service_fn(move |request: Request<()>| {
         let is_known = request.headers().get("x-api-key").is_some_and(|key| key == "victim");
         let own = own.clone().layer(handler);
@@ -189,7 +190,7 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
     };
     let (mut served, mut guesses) = (0, 0);
     for number in 0..10_000_u64 {
-        // A thousand guesses per second from one address, and five requests of the victim from another.
+        // A thousand guesses per second from one address, and five requests by the victim from another.
         guesses += u64::from(send(format!("guess-{number}").as_bytes(), 1) == 401);
         if number.is_multiple_of(200) {
             served += u64::from(send(b"victim", 2) == 200);
@@ -201,10 +202,10 @@ fn a_flood_without_a_credential_leaves_the_owner_of_a_key_alone() {
 }
 
 /// With refunds, a client has a burst at one instant if its charges end in the order in which they began, or in
-/// reverse. In other orders, it may have more: 12 of a burst of 5 were the most in 60 million random schedules, of up
-/// to 390 steps.
+/// reverse. In other orders, it may have more: in 60 million random schedules, of up to 390 steps, the most was 12 with
+/// a burst of 5.
 #[test]
-fn refunds_of_charges_that_were_held_open_give_less_than_two_bursts_beyond_the_burst() {
+fn refunds_of_held_charges_are_bounded() {
     const BURST: u64 = 5;
     let mut most = 0;
     let mut trace = Trace::of(20_000);

@@ -1,5 +1,5 @@
-//! Compares the table of the vocabulary with the interface: the keys of TOML, the settings in the source, the
-//! metrics, the fields of log lines, and the queries in `deploy`.
+//! Compares the vocabulary's table with the interface: the TOML keys, the settings in the source, the metrics, the log
+//! fields, and the queries in `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ const PAGE: &str = "docs/design/vocabulary.md";
 
 const PREFIX: &str = "tower_sluice.rate_limiting.";
 
-/// Returns the text of all files of `src`, except the guide.
+/// Returns the text of all files in `src`, except the guide.
 fn texts() -> Vec<(PathBuf, String)> {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide");
     let is_code = |path: &PathBuf| !path.starts_with(&guide);
     ["src", "crates"].into_iter().flat_map(sources).filter(is_code).map(|path| (path.clone(), read(&path))).collect()
 }
 
-/// A row of the table. Each cell has the words in backticks.
+/// A table row. Each cell has the words in backticks.
 struct Row {
     code: Vec<String>,
     /// Keys with their tables, such as `policy.cost`, and the value that is part of the name.
@@ -49,7 +49,7 @@ fn table(page: &str) -> Vec<Row> {
     .collect()
 }
 
-/// Returns each key of the schema, prefixed by its table, with the words that it takes if these are listed.
+/// Returns each schema key, prefixed by its table, with the words that it takes if these are listed.
 fn schema_keys(schema: &Value) -> BTreeMap<String, Vec<String>> {
     let mut keys = BTreeMap::new();
     add_keys(schema, schema, "", &mut keys);
@@ -72,7 +72,7 @@ fn resolve<'a>(schema: &'a Value, value: &'a Value) -> &'a Value {
     }
 }
 
-/// The public settings of the source, as `Type::method`: methods that take a value and return it, and the types.
+/// The public settings in the source, as `Type::method`: methods that take a value and return it, and the types.
 struct Code {
     settings: BTreeSet<String>,
     methods: BTreeSet<String>,
@@ -124,7 +124,7 @@ fn type_of(line: &str) -> Option<String> {
     Some(rest.split(|char: char| !char.is_ascii_alphanumeric()).next().unwrap().to_owned())
 }
 
-/// The type of `impl<T> Type<T> {`, or of `impl Trait for Type`.
+/// The type in `impl<T> Type<T> {`, or in `impl Trait for Type`.
 fn subject(of: &str) -> String {
     let of = of.rsplit(" for ").next().unwrap();
     let mut depth = 0;
@@ -151,8 +151,8 @@ fn takes_and_returns_itself(signature: &str) -> bool {
     by_value && ["-> Self", "-> MemoryStore", "-> KeyValueBackend", "Result<Self"].iter().any(|it| head.contains(it))
 }
 
-/// The types whose settings are the interface of limits. The values of a limiter's own code (`Decision`, `Ask`, …) are
-/// not set up by users of limits.
+/// The types whose settings are the interface for limits. Users do not set up the values that a custom limiter handles
+/// (`Decision`, `Ask`, …).
 const SET_UP: [&str; 28] = [
     "AdaptiveThrottle",
     "CalendarWindow",
@@ -189,7 +189,7 @@ fn metrics(sources: &[(PathBuf, String)]) -> BTreeSet<String> {
     texts.filter_map(|text| text.strip_prefix(PREFIX)).map(str::to_owned).collect()
 }
 
-/// Returns what is wrong with the table.
+/// Returns the table's mistakes.
 fn mistakes(page: &str) -> Vec<String> {
     let rows = table(page);
     let sources = texts();
@@ -203,7 +203,8 @@ fn mistakes(page: &str) -> Vec<String> {
     mistakes
 }
 
-/// Every key of TOML is in one row, and is its method in kebab-case unless the row says why not; and so for words.
+/// Every TOML key is in one row, and is its method in kebab-case unless the row says why not. This holds for words,
+/// too.
 fn check_toml(rows: &[Row], schema: &BTreeMap<String, Vec<String>>, code: &Code, mistakes: &mut Vec<String>) {
     for (key, words) in schema {
         let of_key: Vec<_> = rows.iter().filter(|row| row.toml.iter().any(|(it, _)| it == key)).collect();
@@ -239,7 +240,7 @@ fn check_toml(rows: &[Row], schema: &BTreeMap<String, Vec<String>>, code: &Code,
     }
 }
 
-/// Whether a type has a variant or a function of that name.
+/// Whether a type has a variant or a function with that name.
 fn has_word(code: &Code, item: &str, word: &str) -> bool {
     let items = code.variants.iter().chain(&code.methods);
     items.filter_map(|it| it.strip_prefix(item)?.strip_prefix("::")).any(|it| squashed(it) == squashed(word))
@@ -253,12 +254,12 @@ fn squashed(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).collect::<String>().to_ascii_lowercase()
 }
 
-/// Every item of the table is in the source, and every setting of the source is in one row.
+/// Every item in the table is in the source, and every setting in the source is in one row.
 fn check_code(rows: &[Row], code: &Code, mistakes: &mut Vec<String>) {
     for item in rows.iter().flat_map(|row| &row.code).filter(|item| !code.has(item)) {
         mistakes.push(format!("the source has no `{item}`"));
     }
-    // What makes something else of a builder, or is `burst` with an error.
+    // These turn a builder into something else, or are `burst` with an error.
     let others = ["build", "try_build", "try_burst", "open", "parse"];
     for setting in &code.settings {
         let (of, method) = setting.split_once("::").unwrap();
@@ -308,19 +309,19 @@ fn check_metrics(rows: &[Row], metrics: &BTreeSet<String>, mistakes: &mut Vec<St
     }
 }
 
-/// The values of the label `result`: the names of the variants of `Fate`.
+/// The label `result`'s values: the names of `Fate`'s variants.
 fn results(series: &str) -> impl Iterator<Item = &str> {
     let body = series.split("enum Fate").nth(1).unwrap().split("\n    }\n").next().unwrap();
     body.split('"').skip(1).step_by(2)
 }
 
-/// The same of outgoing calls: the names of the variants of `CallResult`.
+/// The label's values for outgoing calls: the names of `CallResult`'s variants.
 fn results_of_calls(meter: &str) -> impl Iterator<Item = &str> {
     let body = meter.split("fn as_str").nth(1).unwrap().split("\n    }\n").next().unwrap();
     body.split('"').skip(1).step_by(2)
 }
 
-/// The dashboard and the alerts query only what is exported.
+/// The dashboard and the alerts query only exported series.
 fn check_deploy(rows: &[Row], mistakes: &mut Vec<String>) {
     let known: BTreeSet<_> = rows.iter().flat_map(|row| &row.metric).map(|cell| cell.replace('.', "_")).collect();
     for file in ["alerts.yml", "alerts_test.yml", "dashboard.json", "check.py"] {
@@ -345,7 +346,7 @@ fn check_deploy(rows: &[Row], mistakes: &mut Vec<String>) {
 }
 
 #[test]
-fn the_vocabulary_is_that_of_the_interface() {
+fn the_vocabulary_matches_the_interface() {
     let mistakes = mistakes(&read(PAGE));
     assert!(mistakes.is_empty(), "{PAGE}:\n{}", mistakes.join("\n"));
 }

@@ -1,4 +1,4 @@
-//! How far the sliding window's estimate is from an exact log, on shapes of traffic. Prints the table in the
+//! How far the sliding window's estimate is from an exact log, for several traffic shapes. Prints the table for the
 //! documentation of `SlidingWindow`:
 //!
 //!     cargo test --test store accuracy -- --nocapture
@@ -14,8 +14,8 @@ const LIMIT: u64 = 100;
 const PERIOD: u64 = 60_000_000_000;
 const PERIODS: u64 = 2_000;
 
-/// The documented figures: admitted, in parts per thousand of what the log admits; admitted though the log of the last
-/// period was full, in parts per thousand of all admitted; and the most that was ever admitted in one period.
+/// The documented figures: admitted, in parts per thousand of the log's admissions; admitted though the log for the
+/// last period was full, in parts per thousand of all admitted; and the most that was ever admitted in one period.
 const DOCUMENTED: [(&str, Measured); 5] = [
     ("at random, 0.9 × the limit", Measured { admitted: 1008, beyond: 54, most: 114 }),
     ("at random, 2 × the limit", Measured { admitted: 997, beyond: 76, most: 106 }),
@@ -25,7 +25,7 @@ const DOCUMENTED: [(&str, Measured); 5] = [
 ];
 
 #[test]
-fn the_documented_accuracy_is_what_is_measured() {
+fn the_documented_accuracy_is_measured() {
     let shapes: [fn(&mut Random) -> Vec<u64>; 5] = [light, heavy, swelling, clumps, edges];
     for ((name, documented), shape) in DOCUMENTED.into_iter().zip(shapes) {
         let arrivals = shape(&mut Random::new(7));
@@ -66,7 +66,7 @@ fn compare(arrivals: &[u64]) -> Measured {
     Measured { admitted: per_mille(admitted.1, entitled), beyond: per_mille(beyond, admitted.1), most }
 }
 
-/// What was admitted in the last period, and in all.
+/// The requests admitted in the last period, and their total number.
 #[derive(Default)]
 struct Log(VecDeque<u64>, u64);
 
@@ -108,7 +108,7 @@ fn clumps(random: &mut Random) -> Vec<u64> {
     sorted(arrivals)
 }
 
-/// What doubles a fixed window.
+/// The pattern that doubles a fixed window.
 fn edges(_: &mut Random) -> Vec<u64> {
     let around = |edge: u64| {
         let before = (0..100).map(move |i| edge - 1_000_000_000 + i * 5_000_000);

@@ -13,7 +13,7 @@ use tower_sluice::testing::{check_algorithm, seed};
 use tower_sluice::time::Timestamp;
 use tower_sluice::{Decision, Limiter, Quota};
 
-/// From one per day to ten million per second, rates that do not divide, and the edges of the types.
+/// From one per day to ten million per second, rates that do not divide, and the types' limits.
 fn quotas() -> Vec<Quota> {
     let odd = Quota::per(7, Duration::from_nanos(1_000_003));
     let century = Duration::from_secs(100 * 366 * 86_400);
@@ -46,7 +46,7 @@ fn bursts() -> [u64; 10] {
 fn buckets_keep_the_contract() {
     for (number, quota) in quotas().into_iter().enumerate() {
         check_algorithm(&TokenBucket::new(quota), seed());
-        // All bursts, or two of them, others for each quota.
+        // All bursts, or two, which differ from quota to quota.
         let step = rounds(9, 1);
         for burst in bursts().into_iter().skip(number % step).step_by(step) {
             check_algorithm(&TokenBucket::new(quota.burst(burst)), seed());
@@ -112,7 +112,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     (limit, period).prop_map(|(limit, period)| Quota::per(limit, Duration::from_nanos(period)))
 }
 
-/// Traces whose steps are about as long as what matters to the quota: its interval, its period.
+/// Traces whose steps are about as long as the quota's interval or its period.
 fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let interval = period / quota.limit();
@@ -142,7 +142,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn buckets_agree_with_a_level_that_leaks((quota, trace) in bucket_case(), start in 0..2_000_000_000 * NANOS) {
+    fn buckets_agree_with_a_leaking_level((quota, trace) in bucket_case(), start in 0..2_000_000_000 * NANOS) {
         agrees_with(&TokenBucket::new(quota), BucketOracle::new(quota), start, &trace)?;
     }
 
@@ -152,12 +152,12 @@ proptest! {
     }
 
     #[test]
-    fn sliding_windows_agree_with_a_weighted_log((quota, trace) in window_case(), start in 0..2_000_000_000 * NANOS) {
+    fn sliding_windows_agree_with_weighted_logs((quota, trace) in window_case(), start in 0..2_000_000_000 * NANOS) {
         agrees_with(&SlidingWindow::new(quota), SlidingWindowOracle::new(quota), start, &trace)?;
     }
 
     #[test]
-    fn a_charge_of_three_equals_three_charges_of_one((quota, trace) in bucket_case()) {
+    fn one_triple_charge_equals_three_single((quota, trace) in bucket_case()) {
         let bucket = TokenBucket::new(quota.burst(quota.max_burst().max(3)));
         let (mut whole, mut parts, mut now) = (None, None, 0);
         for (pass, _) in trace {
@@ -174,15 +174,15 @@ proptest! {
         }
     }
 
-    /// Whatever is refunded, no interval ever sees more than the bucket allows, where a refunded charge counts as never
-    /// made from the refund on.
+    /// Whatever is refunded, no interval sees more than the bucket allows. From its refund on, a charge counts as never
+    /// made.
     #[test]
-    fn refunds_never_admit_more_than_a_bucket_without_the_charges(
+    fn refunds_admit_no_more_than_omitted_charges(
         (quota, trace) in bucket_case(), refunds in prop::collection::vec(any::<bool>(), 120)
     ) {
         let bucket = TokenBucket::new(quota);
-        // With each refunded charge left out of the history altogether, the same bucket must admit
-        // everything that was admitted.
+        // If each refunded charge is left out of the history altogether, the bucket must admit everything that was
+        // admitted.
         let (mut state, mut now, mut history, mut last) = (None, 0, Vec::new(), None);
         for ((pass, cost), refund) in trace.into_iter().zip(refunds) {
             now += pass;
@@ -207,9 +207,9 @@ proptest! {
 }
 
 #[test]
-fn the_sliding_estimate_is_that_of_the_documented_example() {
-    // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 there is a quarter of a unit left,
-    // so a request waits until the 9 weigh 6: a third into the window.
+fn the_sliding_estimate_matches_the_documentation() {
+    // 9 before and 5 now, a quarter into the window, are 11.75. With a limit of 12 a quarter of a unit is left, so a
+    // request waits until the 9 weigh 6: a third into the window.
     let window = SlidingWindow::new(Quota::per(12, Duration::from_secs(12)));
     let (_, state) = window.decide(None, at(6 * NANOS), 9);
     let (_, state) = window.decide(state, at(12 * NANOS), 3);
@@ -223,8 +223,8 @@ fn the_sliding_estimate_is_that_of_the_documented_example() {
 }
 
 #[test]
-fn three_per_second_is_exactly_three_million_in_a_million_seconds() {
-    // A rate of one per 333,333,333 ns would admit three more.
+fn three_per_second_stays_exact() {
+    // At one per 333,333,333 ns, the bucket would admit three more in a million seconds.
     let bucket = TokenBucket::new(Quota::per_second(3).burst(1));
     let (mut state, mut now, mut admitted) = (None, at(0), 0_u64);
     while now.as_nanos() < 1_000_000 * NANOS {
@@ -239,7 +239,7 @@ fn three_per_second_is_exactly_three_million_in_a_million_seconds() {
 }
 
 #[test]
-fn years_without_requests_earn_one_burst_and_no_more() {
+fn idle_years_earn_one_burst() {
     let year = 365 * 86_400 * NANOS;
     for idle in [1, 60 * NANOS, year, 30 * year] {
         let bucket = TokenBucket::new(Quota::per_minute(7).burst(4));
@@ -250,12 +250,12 @@ fn years_without_requests_earn_one_burst_and_no_more() {
 }
 
 #[test]
-fn rejected_requests_do_not_delay_the_next_admission() {
+fn rejections_do_not_delay_the_next_admission() {
     for step in [1_000_000, 3_333_333] {
         let bucket = TokenBucket::new(Quota::per_second(10).burst(1));
         let trace: Vec<_> = std::iter::repeat_n((step, 1), 3_000).collect();
         let admitted = run(&bucket, 0, &trace).iter().filter(|decision| decision.is_allowed()).count() as u64;
-        // One at once, and then ten for each second, whatever the step.
+        // One at once, and then ten for each second, at any step.
         let earned = 1 + (3_000 - 1) * step / (NANOS / 10);
         assert!(admitted <= earned && admitted + 3_000 * step / NANOS >= earned * 9 / 10, "{admitted} of {earned}");
     }

@@ -1,4 +1,4 @@
-//! Windows of the calendar in memory: contracts, threads, refunds and live changes.
+//! Calendar windows in memory: contracts, threads, refunds and live changes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ fn windows(limit: u64) -> [CalendarWindow; 4] {
 }
 
 #[test]
-fn windows_of_the_calendar_keep_the_contract() {
+fn calendar_windows_keep_the_contract() {
     for limit in [1, 7, u64::from(u32::MAX), Quota::MAX_UNITS] {
         for (window, seed) in windows(limit).iter().zip(1..) {
             check_algorithm(window, seed_of(seed));
@@ -46,7 +46,7 @@ fn the_store_decides_like_the_algorithm() {
     }
 }
 
-/// All threads begin a window at once, with nothing found yet, and with the window before.
+/// All threads begin a window at once, without earlier state, and after the previous window.
 #[test]
 fn threads_are_admitted_exactly_the_limit() {
     for run in 0..100 {
@@ -67,31 +67,31 @@ fn ask(limiter: &dyn Limiter, cost: u64) -> Decision {
     decided(limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)))
 }
 
-/// Noon of 20 March 2026 in Berlin, nine days before clocks are set forward.
+/// Noon on 20 March 2026 in Berlin, nine days before clocks are set forward.
 fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_774_004_400_000_000_000))
 }
 
-/// Fewer on 32 bits.
+/// A key takes fewer bytes on 32 bits.
 #[cfg(target_pointer_width = "64")]
 #[test]
-fn a_key_takes_as_many_bytes_as_documented() {
+fn a_key_takes_the_documented_bytes() {
     let limiter = RateLimiter::new(CalendarWindow::monthly(5), MemoryStore::with_capacity(10_000));
     assert_eq!(limiter.size_in_bytes() / 10_000, 52);
 }
 
-/// Also in the store, which keeps no key that has expired.
+/// Even in the store, which keeps no key that has expired.
 #[test]
-fn the_last_window_of_all_admits_its_limit() {
+fn the_very_last_window_admits_its_limit() {
     let clock = ManualClock::starting_at(Timestamp::MAX);
     let limiter = limiter(CalendarWindow::monthly(2), &clock);
     let admitted = (0..10).filter(|_| ask(&*limiter, 1).is_allowed()).count();
     assert_eq!(admitted, 2);
 }
 
-/// The window that a clock had reached still counts after it was set back.
+/// A window that the clock had reached still counts after the clock was set back.
 #[test]
-fn a_clock_that_is_set_back_admits_no_more() {
+fn a_reversed_clock_admits_no_more() {
     let (clock, window) = (clock(), berlin(CalendarWindow::daily(3)));
     let limiter = RateLimiter::new(window, MemoryStore::with_capacity(64).with_clock(clock.clone()));
     let before = clock.now();
@@ -108,7 +108,7 @@ fn a_clock_that_is_set_back_admits_no_more() {
 }
 
 #[test]
-fn refunds_count_in_their_own_window_only() {
+fn refunds_count_in_their_own_window() {
     let clock = clock();
     let limiter = limiter(berlin(CalendarWindow::daily(5)), &clock);
     let key = PartitionKey::from("key");
@@ -121,9 +121,9 @@ fn refunds_count_in_their_own_window_only() {
     assert_eq!(ask(&*limiter, 0).remaining(), 3);
 }
 
-/// The window ends when it ends, whatever was used in it.
+/// The window's use does not change its end.
 #[test]
-fn the_time_to_the_next_window_is_reported_for_an_unused_key_too() {
+fn unused_keys_report_the_next_window() {
     let clock = clock();
     let limiter = limiter(berlin(CalendarWindow::monthly(5)), &clock);
     // Until 1 April: eleven and a half days, less the hour by which clocks are set forward.
@@ -134,9 +134,9 @@ fn the_time_to_the_next_window_is_reported_for_an_unused_key_too() {
     assert_eq!(limiter.describe().terms().unwrap().shape(), Some(Shape::CalendarWindow));
 }
 
-/// What was used in the present window counts in the present window of the new limit, period, zone or anchor.
+/// Units used in the present window count in the present window under the new limit, period, zone or anchor.
 #[test]
-fn a_live_change_keeps_what_was_used_in_the_present_window() {
+fn a_live_change_keeps_the_windows_use() {
     let days = |days: u32| DAY * days - DAY / 2;
     let hour = Duration::from_secs(3_600);
     let months = || CalendarWindow::monthly(10);
@@ -158,7 +158,7 @@ fn a_live_change_keeps_what_was_used_in_the_present_window() {
         let rejected = ask(&*heir, 5);
         assert_eq!(rejected.remaining(), limit - 7, "{name}");
         assert_eq!(rejected.retry_after(), Some(left), "{name}");
-        // Of a changed limit, charges from before are refunded; of another calendar, they are not.
+        // After a limit change, charges from before are refunded; after a calendar change, they are not.
         heir.refund(&Ask::charge(&PartitionKey::from("key"), 7), spent.receipt(), 7);
         let refunded = if limit == 8 { 7 } else { 0 };
         assert_eq!(ask(&*heir, 0).remaining(), limit - 7 + refunded, "{name}");
@@ -167,10 +167,10 @@ fn a_live_change_keeps_what_was_used_in_the_present_window() {
     }
 }
 
-/// A charge of the first calendar would be taken off the count of the third, which is the first again and does not have
-/// it.
+/// The third calendar equals the first, but its count does not include the first one's charge, so a refund would take
+/// too much off it.
 #[test]
-fn a_charge_from_before_two_changes_of_the_anchor_is_not_refunded() {
+fn two_anchor_changes_lose_a_refund() {
     let clock = clock();
     let first = limiter(berlin(CalendarWindow::monthly(10)), &clock);
     let spent = ask(&*first, 7);
@@ -184,7 +184,7 @@ fn a_charge_from_before_two_changes_of_the_anchor_is_not_refunded() {
 }
 
 #[test]
-fn windows_of_the_calendar_inherit_from_no_other_window() {
+fn calendar_windows_inherit_only_from_theirs() {
     let clock = clock();
     let fixed = FixedWindow::new(Quota::per_day(5));
     let fixed = RateLimiter::new(fixed, MemoryStore::with_capacity(256).with_clock(clock.clone())).into_limiter();
@@ -192,9 +192,9 @@ fn windows_of_the_calendar_inherit_from_no_other_window() {
     assert!(inherit(&daily, &fixed).is_none() && inherit(&fixed, &daily).is_none());
 }
 
-/// A count per key, and when its window ends, by the algorithm's own ends, through changes of everything.
+/// The model keeps a count per key and the end of its window, taken from the algorithm, through every kind of change.
 #[test]
-fn windows_agree_with_the_model_through_live_changes() {
+fn windows_agree_with_the_model() {
     let zones = ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Apia"];
     for seed in seeds(20) {
         let (mut random, clock) = (Random::new(seed), clock());
@@ -246,9 +246,9 @@ fn nanos(decision: Decision) -> u64 {
     u64::try_from(decision.reset_after().as_nanos()).unwrap()
 }
 
-/// A quota of the key's own is of the same windows: another anchor moves what was used into the window of today.
+/// A key's own quota uses the limiter's windows: another anchor moves the used units into today's window.
 #[test]
-fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
+fn another_anchor_keeps_own_quotas_use() {
     let clock = ManualClock::new();
     // 30 January 2026, 12:00 UTC.
     clock.set(Timestamp::from_nanos(1_769_774_400_000_000_000));
@@ -267,10 +267,10 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     let heir = inheritance.heir().map_or(new, Arc::clone);
     inheritance.finish();
     assert_eq!(ask(&*heir, 0).remaining(), 1);
-    // The receipt names a window of the old anchor.
+    // The receipt names a window under the old anchor.
     heir.refund(&Ask::charge(&key, 8).under(Some(own)), charged.receipt(), 8);
     assert_eq!(ask(&*heir, 0).remaining(), 1);
-    // 1 February: a new window by the old anchor, and not by the new one.
+    // 1 February: a new window under the old anchor, and not under the new one.
     clock.advance(DAY * 2);
     assert_eq!(ask(&*heir, 0).remaining(), 1);
     assert!(!ask(&*heir, 2).is_allowed());
@@ -278,9 +278,9 @@ fn another_anchor_keeps_what_keys_with_quotas_of_their_own_have_used() {
     assert_eq!(ask(&*heir, 0).remaining(), 9);
 }
 
-/// A receipt names a window of the first anchor, in which another charge counts after the second change.
+/// A receipt names a window under the first anchor, in which another charge counts after the second change.
 #[test]
-fn with_quotas_a_charge_from_before_two_changes_of_the_anchor_is_not_refunded_either() {
+fn own_quotas_lose_this_refund_too() {
     let clock = clock();
     let with_quotas = |window| {
         let limiter = limiter(window, &clock);

@@ -1,4 +1,4 @@
-//! Buckets through live changes, against a naive model: a level of tokens per key, which drains at the rate in force.
+//! Buckets through live changes, against a naive model: a token level per key, which drains at the rate in force.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use crate::heirs::inherit;
 use crate::support::effort::rounds;
 use crate::support::trace::Trace;
 
-/// Parts of a token. All periods below divide it, so that every drain is whole.
+/// How many parts a token has. All periods below divide this, so that every drain is whole.
 const PARTS: u128 = 3_600_000_000_000;
 
 #[derive(Clone, Copy)]
@@ -35,12 +35,12 @@ impl Level {
     }
 }
 
-/// What one limiter should do. Heirs begin with a copy.
+/// The expected behaviour of one limiter. Heirs begin with a copy.
 #[derive(Clone)]
 struct Model {
     quota: Quota,
     levels: HashMap<u64, Level>,
-    /// The levels that charges left behind: what is unpaid of them is less.
+    /// The levels that charges left behind: the unpaid part is less.
     charges: HashMap<usize, Level>,
 }
 
@@ -90,7 +90,7 @@ const RATES: [u64; 7] = [1, 2, 5, 10, 16, 100, 50_000];
 const BURSTS: [u64; 7] = [1, 3, 20, 40, 100, 2_000, 100_000];
 const CAPACITIES: [usize; 3] = [256, 300, 1_000];
 
-/// A limiter, and what it should do.
+/// A limiter, and its model.
 type Modelled = (Arc<dyn Limiter>, Rc<RefCell<Model>>);
 
 struct Layers {
@@ -154,7 +154,7 @@ impl Layers {
             let heir = inherit(&next, &before).unwrap_or_else(|| panic!("{context}"));
             model.borrow_mut().drain(now);
             let model = match &known {
-                // Another layer was first: it is shared as it is.
+                // Another layer was first, so the limiter is shared as it is.
                 Some(known) if Arc::ptr_eq(&heir, &next) => Rc::clone(known),
                 _ => Rc::new(RefCell::new(Model { quota, ..model.borrow().clone() })),
             };
@@ -200,7 +200,7 @@ impl Layers {
         }
     }
 
-    /// Charges are refunded the last one first, or not at all.
+    /// Charges are refunded last to first, or not at all.
     fn refund(&mut self) {
         let Some(Charge { layer, number, key, cost, receipt }) = self.charges.pop() else { return };
         let (limiter, model) = &self.in_force[layer];
@@ -220,14 +220,14 @@ impl Layers {
         let key = self.charges.last().map_or(0, |charge| charge.key);
         let _ = limiter.decide(&Ask::reset(&PartitionKey::from(key)));
         model.borrow_mut().forget(key, &self.charges);
-        // One in 256 of the other keys loses its refunds, too: leave those out.
+        // One in 256 other keys loses its refunds, too, so leave those out.
         self.charges.clear();
     }
 }
 
-/// In eighths of a second, in which all of these rates make whole ticks: nothing is rounded.
+/// In eighths of a second, in which all of these rates make whole ticks, so that nothing is rounded.
 #[test]
-fn buckets_agree_with_the_model_through_live_changes() {
+fn buckets_agree_with_the_model() {
     for seed in seeds(rounds(6, 60)) {
         let mut layers = Layers::new(seed);
         for step in 0..3_000 {
@@ -249,9 +249,10 @@ fn buckets_agree_with_the_model_through_live_changes() {
     }
 }
 
-/// Where clocks are read between two ticks, a change forgives nothing, and forgets less than a nanosecond of leak.
+/// Where clocks are read between two ticks, a change does not forgive debts, and forgets less than a nanosecond of
+/// leak.
 #[test]
-fn a_thousand_changes_lose_less_than_a_microsecond() {
+fn a_thousand_changes_lose_under_a_microsecond() {
     let quotas = [[Quota::per_second(7); 2], [Quota::per_second(7), Quota::per_second(7).burst(9)]];
     for quotas in quotas {
         let clock = clock();
@@ -265,7 +266,7 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
             check_invariants(&*limiter, &clock);
         }
         limiter = inherit(&Layers::limiter(quotas[0], 64, &clock), &limiter).unwrap();
-        // A second after the start all would be paid.
+        // All would be paid a second after the start.
         let passed = clock.now().saturating_since(self::clock().now());
         let left = limiter.decide(&Ask::peek(&key, 7)).at_once().unwrap().retry_after().unwrap();
         let late = (passed + left).checked_sub(Duration::from_secs(1)).expect("paid too early");
@@ -273,10 +274,10 @@ fn a_thousand_changes_lose_less_than_a_microsecond() {
     }
 }
 
-/// A hundred changes per second, for three minutes, at odd times: never early, and late by a nanosecond per change at
-/// most.
+/// A hundred changes per second, for three minutes, at odd times: never early, and late by at most a nanosecond per
+/// change.
 #[test]
-fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
+fn frequent_changes_keep_the_rate() {
     let mut random = Random::of_trial(7);
     let clock = clock();
     let quota = |random: &mut Random| Quota::per_second(random.pick(&[5, 7, 9])).burst(random.pick(&[3, 11]));
@@ -299,7 +300,7 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
             (Err(Some(exact)), Some(wait)) => {
                 assert!(wait >= exact && wait - exact <= Duration::from_nanos(changes), "{wait:?}, {exact:?}");
             }
-            // Admitted by the model, and a moment later by the limiter.
+            // The model admits, and the limiter admits a moment later.
             (Ok(_), Some(wait)) => assert!(wait <= Duration::from_nanos(changes), "{wait:?}"),
             (Err(exact), None) => panic!("{exact:?} too early"),
             (Ok(_), None) => {
@@ -312,9 +313,9 @@ fn changes_a_hundred_times_a_second_admit_what_the_rate_admits() {
     }
 }
 
-/// Each table keeps the rules of as many tables before it as that.
+/// Each table keeps the rules of 256 tables before it, so one more change loses the refund.
 #[test]
-fn charges_are_refunded_after_256_changes_and_no_more() {
+fn charges_are_refunded_after_256_changes() {
     for (changes, left) in [(256, 10), (257, 6)] {
         let clock = clock();
         let mut limiter = Layers::limiter(Quota::per_day(10), 64, &clock);
@@ -328,9 +329,9 @@ fn charges_are_refunded_after_256_changes_and_no_more() {
     }
 }
 
-/// Limits of more than 32 bits have no words. Receipts of such a bucket count in the units of its rate.
+/// Limits above 32 bits do not fit into words. Such a bucket's receipts count in units of its rate.
 #[test]
-fn a_charge_of_a_large_bucket_is_refunded_after_a_change_that_keeps_its_rate_and_after_no_other() {
+fn large_bucket_refunds_need_the_kept_rate() {
     let (limit, units) = (1 << 40, 1 << 38);
     let quota = Quota::per_day(limit);
     for (to, refunded) in [(quota, units), (quota.burst(2 * limit), units), (Quota::per_day(limit / 2).burst(limit), 0)]
@@ -347,9 +348,9 @@ fn a_charge_of_a_large_bucket_is_refunded_after_a_change_that_keeps_its_rate_and
     }
 }
 
-/// Ticks of this quota take 66 ms, and none of them may be lost at a change: a thousand would be a minute.
+/// This quota's ticks take 66 ms, and a change must not lose any: a thousand would be a minute.
 #[test]
-fn changes_cost_a_bucket_with_long_ticks_nothing() {
+fn changes_cost_long_ticks_nothing() {
     const DAY: u128 = 86_400_000_000_000;
     let (mut random, clock) = (Random::of_trial(7), clock());
     let quota = |limit, burst| Quota::per_day(limit).burst(burst);
@@ -370,9 +371,9 @@ fn changes_cost_a_bucket_with_long_ticks_nothing() {
     assert!((exact..exact + 1_000_000_000).contains(&found), "{found} ns and not {exact}");
 }
 
-/// Debts of up to four hours are kept, also if ticks of a 2^16th of a token could not count them.
+/// Debts up to four hours are kept, even if ticks of a 2^16th of a token could not count them.
 #[test]
-fn a_change_keeps_a_debt_of_millions_of_tokens() {
+fn a_change_keeps_millions_of_tokens() {
     for (limit, tokens) in [(1_000_000, 1_000_000_000), (1_000, 10_000_000)] {
         let clock = clock();
         let quota = |burst| Quota::per_second(limit).burst(burst);

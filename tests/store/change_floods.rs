@@ -1,4 +1,4 @@
-//! Live changes and quotas of the keys' own while floods of other keys fill the table.
+//! Live changes and keys' own quotas while floods of other keys fill the table.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,16 +26,16 @@ fn ask(limiter: &Arc<dyn Limiter>, key: u64, cost: u64, quota: Option<Quota>) ->
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(key), cost).under(quota)))
 }
 
-/// Returns how many of so many requests of a key pass.
+/// Returns how many of the key's requests pass.
 fn passing(limiter: &Arc<dyn Limiter>, key: u64, requests: u64, quota: Option<Quota>) -> u64 {
     (0..requests).map(|_| u64::from(ask(limiter, key, 1, quota).is_allowed())).sum()
 }
 
-/// Each change copied what was owed before it and a full table besides. After 128 changes, each between floods, a page
-/// had more copies than it could count, and 157 to 571 of 1,000 debtors were forgiven, by their place in the table.
-/// Nobody was counted as evicted: each change began to count at zero.
+/// Each change copied all earlier debts and a full table besides. After 128 changes, each between floods, a page had
+/// more copies than it could count, and 157 to 571 of 1,000 debtors were forgiven, by their place in the table. None
+/// was counted as evicted, because each change began to count at zero.
 #[test]
-fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
+fn floods_evict_and_count_least_debts() {
     const SLOTS: u64 = 512;
     const DEBTORS: u64 = 100;
     fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool, changes: usize) {
@@ -59,7 +59,8 @@ fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
             let evicted = limiter.stats().table.unwrap().evicted_live;
             assert!(evicted >= counted, "{evicted} were evicted after change {change}, and {counted} before");
             counted = evicted;
-            // No key owes nothing by now, so all others are held. Two keys may share a slot by chance.
+            // Every key owes something by now, so the table holds all that it did not evict. Two keys may share a slot
+            // by chance.
             let held = keys - evicted;
             assert!((DEBTORS..=SLOTS + 16).contains(&held), "{held} keys are held after change {change}");
         }
@@ -79,9 +80,9 @@ fn changes_between_floods_forget_the_keys_that_owe_least_and_count_them() {
     check(|limit| FixedWindow::new(Quota::per(limit, Duration::from_nanos(10))), false, few);
 }
 
-/// With quotas of the keys' own, the keys that have used least of theirs are forgotten.
+/// If keys have their own quotas, those that have used the least of theirs are forgotten.
 #[test]
-fn changes_between_floods_forget_no_strict_limit_for_generous_ones() {
+fn floods_forget_no_strict_limit() {
     let clock = clock();
     let (own, strict, generous) = (Quota::per_day(7), Some(Quota::per_day(5)), Some(Quota::per_day(10_000)));
     let made = || {
@@ -100,10 +101,11 @@ fn changes_between_floods_forget_no_strict_limit_for_generous_ones() {
     assert!((0..100).map(|key| passing(&limiter, key, 5, strict)).sum::<u64>() <= 5);
 }
 
-/// When the table is full, new keys share budgets. These took on the plan of whichever key asked last, by which what
-/// others had spent was paid: a key of five per day passed as often as keys of a faster plan asked in between.
+/// When the table is full, new keys share budgets. A budget took on the plan of the key that asked last, whose rate
+/// paid for the units that others had spent. So a key with five per day passed whenever a key with a faster plan asked
+/// in between.
 #[test]
-fn a_shared_budget_is_of_one_quota() {
+fn a_shared_budget_has_one_quota() {
     let clock = clock();
     let limiter = limiter(TokenBucket::new(Quota::per_day(7)), 8, WhenFull::Overflow, &clock);
     assert!(take_quotas(&*limiter));
@@ -114,7 +116,7 @@ fn a_shared_budget_is_of_one_quota() {
     let mut passed = 0;
     for _ in 0..10 {
         passed += passing(&limiter, 1_000, 5, strict);
-        // Of 512 budgets, each is shared by some of these keys.
+        // Some of these keys share each of the 512 budgets.
         for key in 10_000..22_000 {
             let _ = ask(&limiter, key, 1, fast);
         }
@@ -123,10 +125,10 @@ fn a_shared_budget_is_of_one_quota() {
     assert!(passed <= 5, "{passed} of 5");
 }
 
-/// A key that had inherited, and found no room, was judged by what it had inherited or by what it shared, whichever was
-/// more: after 17 of 20 before the change, it passed 20 more.
+/// A key that had inherited, and found no room, was judged by its inherited or its shared count, whichever was greater.
+/// After 17 of 20 before the change, it passed 20 more.
 #[test]
-fn a_key_that_inherits_passes_no_more_than_its_limit_in_a_full_table() {
+fn an_inheriting_key_keeps_its_limit() {
     fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool) {
         let clock = clock();
         let [before, heir] = [(); 2].map(|()| {
@@ -144,7 +146,7 @@ fn a_key_that_inherits_passes_no_more_than_its_limit_in_a_full_table() {
         assert!(passed <= 3, "17 and {passed} of 20");
         let rejected = ask(&heir, key, 1, None);
         assert!(rejected.retry_after().is_some_and(|wait| !wait.is_zero()), "{rejected:?}");
-        // Now buckets have room, and what the key has spent of the shared budget counts besides what it has inherited.
+        // Now buckets have room, and the key's share of the spent budget counts besides the inherited units.
         for (other, receipt) in others {
             heir.refund(&Ask::charge(&PartitionKey::from(other), 1), receipt, 1);
         }
@@ -160,10 +162,10 @@ fn a_key_that_inherits_passes_no_more_than_its_limit_in_a_full_table() {
     check(|limit| FixedWindow::new(Quota::per_day(limit)), false);
 }
 
-/// Of the debt of a great quota, the words of a small one held no more than 2^18 tokens: 737,856 of a million were free
-/// after a change there and back.
+/// A small quota's words held at most 2^18 tokens of a great quota's debt: 737,856 of a million were free after a
+/// change there and back.
 #[test]
-fn a_debt_survives_a_change_to_a_much_smaller_quota_and_back() {
+fn a_debt_survives_a_smaller_quota() {
     let (great, clock) = (1_000_000, clock());
     for small in [Quota::per_day(10), Quota::per_day(500_000), Quota::per_second(1), Quota::per_day(1)] {
         let made = |quota| limiter(TokenBucket::new(quota), 256, WhenFull::EvictLeast, &clock);
@@ -224,9 +226,9 @@ impl Algorithm for Counting {
     }
 }
 
-/// The first question under a quota copied all keys before it was answered: 0.1 s for a million of them.
+/// The first question under a quota copied all keys before it was answered: 0.1 s for a million keys.
 #[test]
-fn the_first_question_under_a_quota_copies_no_more_than_its_own_pages() {
+fn the_first_question_copies_its_pages() {
     const KEYS: u64 = 20_000;
     let clock = clock();
     for is_prepared in [false, true] {

@@ -39,7 +39,7 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     response.unwrap().status() == StatusCode::OK
 }
 
-/// Returns how many of so many requests of a key pass.
+/// Returns how many of the key's requests pass.
 fn passing(layer: &RateLimitLayer, key: &str, requests: u64) -> u64 {
     (0..requests).map(|_| u64::from(passes(layer, key))).sum()
 }
@@ -48,10 +48,10 @@ fn hours(limit: u64, hours: u64) -> Quota {
     Quota::per(limit, Duration::from_secs(hours * 3_600))
 }
 
-/// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it: that
-/// must not clear what was counted since.
+/// A login is charged if it fails. 200 logins are in flight when the period changes, and succeed hours after it, which
+/// must not clear the counts since then.
 #[tokio::test]
-async fn responses_from_before_a_change_of_the_period_clear_no_counts() {
+async fn old_responses_clear_no_counts() {
     let clock = clock();
     let window = |period| {
         let limiter = limiter(FixedWindow::new(hours(20, period)), 1_000, clock.clone());
@@ -100,7 +100,7 @@ async fn responses_from_before_a_change_of_the_period_clear_no_counts() {
 }
 
 #[test]
-fn toggling_between_two_limiters_clears_no_counts() {
+fn toggling_between_limiters_clears_no_counts() {
     fn toggle<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 4] {
         let clock = clock();
         let strict = limiter(make(hours(10, 1)), 64, clock.clone()).into_limiter();
@@ -123,7 +123,7 @@ fn toggling_between_two_limiters_clears_no_counts() {
 }
 
 #[test]
-fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
+fn replacing_a_shared_limiter_clears_nothing() {
     fn shared<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
@@ -144,7 +144,7 @@ fn replacing_a_shared_limiter_in_one_layer_clears_counts_in_neither() {
 }
 
 #[test]
-fn two_heirs_of_one_limiter_each_enforce_their_own_quota() {
+fn two_heirs_enforce_their_own_quotas() {
     fn heirs<A: Algorithm>(make: impl Fn(Quota) -> A) -> [u64; 2] {
         let clock = clock();
         let limiter_of = |quota| limiter(make(quota), 64, clock.clone()).into_limiter();
@@ -205,9 +205,9 @@ fn a_new_capacity_is_honoured() {
     assert_eq!((first, again, larger.evicted_live()), (5_000, 0, 0));
 }
 
-/// A typo makes the ticks of one table as long as a token, and is corrected.
+/// A typo makes one table's ticks as long as a token, and is corrected.
 #[test]
-fn a_huge_quota_leaves_the_next_one_as_exact_as_any() {
+fn a_huge_quota_leaves_successors_exact() {
     let clock = clock();
     let bucket = |quota| limiter(TokenBucket::new(quota), 64, clock.clone());
     let huge = Quota::per_second(3_000_000_000).burst(4_000_000_000);
@@ -218,7 +218,7 @@ fn a_huge_quota_leaves_the_next_one_as_exact_as_any() {
             layer.handle().replace(policy(bucket(quota))).unwrap();
         }
         let interval = quota.period() / u32::try_from(quota.limit()).unwrap();
-        // Shortly before a tick ends that is as long as a token.
+        // Shortly before the end of a tick that is as long as a token.
         clock.advance(interval - interval / 100);
         assert_eq!(passing(&layer, "b", 20), quota.max_burst());
         clock.advance(interval - interval / 1_000);
@@ -230,7 +230,7 @@ fn a_huge_quota_leaves_the_next_one_as_exact_as_any() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_across_a_change_clears_no_debts() {
+fn a_reversed_clock_clears_no_debts() {
     let day = Duration::from_secs(86_400);
     for back in [Duration::from_secs(1), day, 20 * day, 400 * day, 20_000 * day] {
         for burst in [1, 10] {

@@ -31,8 +31,8 @@ fn passes(layer: &RateLimitLayer, key: &str) -> bool {
     answer(layer, key).status() == StatusCode::OK
 }
 
-/// On a clock that stands still, through changes of the limit up and down, and of the capacity: as much passes as the
-/// greatest limit admits, and at most one request more per thread and change, which was being judged at that instant.
+/// The clock stands still while the limit goes up and down and the capacity changes. The greatest limit's number of
+/// requests passes, and at most one more per thread and change, which was being judged at that instant.
 fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> A) {
     const THREADS: u64 = 4;
     const CHANGES: u64 = 40;
@@ -81,18 +81,20 @@ fn at_most_one_more_per_thread_and_change<A: Algorithm>(make: impl Fn(Quota) -> 
     }
 }
 
+/// At most one request per thread and change goes uncounted.
 #[test]
-fn at_most_one_request_per_thread_and_change_goes_uncounted_in_buckets() {
+fn bucket_changes_miss_one_request_each() {
     at_most_one_more_per_thread_and_change(TokenBucket::new);
 }
 
+/// At most one request per thread and change goes uncounted.
 #[test]
-fn at_most_one_request_per_thread_and_change_goes_uncounted_in_windows() {
+fn window_changes_miss_one_request_each() {
     at_most_one_more_per_thread_and_change(FixedWindow::new);
     at_most_one_more_per_thread_and_change(SlidingWindow::new);
 }
 
-/// Changes the limit of so many keys that have spent one of two units, while a thread charges each once more: each is
+/// Changes the limit for `keys` keys that have spent one of two units, while a thread charges each once more: each is
 /// admitted with its debt. Returns how long the slowest decision took.
 fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Duration {
     let clock = clock();
@@ -130,10 +132,10 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
         layer.handle().replace(policy(Arc::clone(&after))).unwrap();
         println!("{keys} keys: the change took {:?}", begin.elapsed());
     });
-    // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has the same
-    // 28 bits with a probability of 2^-28. Each key is searched in three places: in the table before, in its copy and
-    // in the table after. So of a million keys 0.09 are expected to share a slot with another, and with a probability
-    // of 10^-9 (six sigma) more than five. Then both keys are answered wrongly. Of fewer keys, it is less.
+    // A search compares a key with up to sixteen others in its candidate sets, eight on average, and each has equal 28
+    // bits with a probability of 2^-28. Each key is searched in three places: in the table before, in its copy and in
+    // the table after. So among a million keys, 0.09 are expected to share a slot with another, and more than five with
+    // a probability of 10^-9 (six sigma). Then both keys are answered wrongly. For fewer keys, the number is smaller.
     let most_met = 5;
     assert!(wrong.load(Ordering::Relaxed) <= 2 * most_met, "{wrong:?}");
     println!("{} decisions took more than a millisecond", slow.into_inner());
@@ -141,7 +143,7 @@ fn keys_are_inherited<A: Algorithm>(keys: u64, make: impl Fn(Quota) -> A) -> Dur
 }
 
 #[test]
-fn keys_are_inherited_while_they_are_charged() {
+fn charged_keys_are_inherited() {
     let keys = rounds(30_000, 1_000_000) as u64;
     println!("slowest decision on a bucket: {:?}", keys_are_inherited(keys, TokenBucket::new));
     println!("slowest decision on a window: {:?}", keys_are_inherited(keys / 10, SlidingWindow::new));
@@ -149,6 +151,6 @@ fn keys_are_inherited_while_they_are_charged() {
 
 #[test]
 #[ignore = "takes a gigabyte; for the figure"]
-fn ten_million_keys_are_inherited_while_they_are_charged() {
+fn ten_million_charged_keys_are_inherited() {
     println!("slowest decision on a bucket: {:?}", keys_are_inherited(10_000_000, TokenBucket::new));
 }

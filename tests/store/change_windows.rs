@@ -24,7 +24,7 @@ fn quota(rate: u64, burst: u64) -> Quota {
 
 /// A key that has used more than a lowered limit has nothing left, and its wait is exact.
 #[test]
-fn usage_beyond_the_new_burst_must_be_paid_first() {
+fn usage_beyond_the_burst_is_paid_first() {
     for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
         let clock = clock();
         let store = |algorithm| {
@@ -41,7 +41,7 @@ fn usage_beyond_the_new_burst_must_be_paid_first() {
         assert_eq!(rejected.reset_after(), Duration::from_secs(100));
         assert!(decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 5))).is_allowed());
         assert!(!decided(strict.decide(&Ask::charge(&PartitionKey::from("other"), 1))).is_allowed());
-        // What was charged before the change is refunded after it, all of it.
+        // Charges made before the change are refunded after it in full.
         strict.refund(&Ask::charge(&key, 100), spent.receipt(), 100);
         assert_eq!(decided(strict.decide(&Ask::charge(&key, 0))).remaining(), 5);
         assert_eq!(strict.size_in_bytes(), generous.size_in_bytes());
@@ -49,7 +49,7 @@ fn usage_beyond_the_new_burst_must_be_paid_first() {
     }
 }
 
-/// What a fixed window counts, and when its present window ends.
+/// A fixed window's count, and when its present window ends.
 #[derive(Clone, Copy)]
 struct Window {
     used: u64,
@@ -65,7 +65,7 @@ impl Window {
 }
 
 #[test]
-fn windows_agree_with_the_model_through_live_changes() {
+fn windows_agree_with_the_model() {
     for seed in seeds(40) {
         let mut random = Random::new(seed);
         let clock = clock();
@@ -119,7 +119,7 @@ fn sliding_windows_inherit_their_estimate() {
     let longer = of(20, 60);
     assert!(longer.inherit(&*fewer).is_some());
     assert_eq!(decided(longer.decide(&Ask::charge(&key, 0))).remaining(), 8);
-    // No request came meanwhile: the estimate is that of the change, and not that of now.
+    // No request came meanwhile, so the estimate dates from the change and not from now.
     let short = of(20, 1);
     assert!(short.inherit(&*longer).is_some());
     clock.advance(Duration::from_secs(3));
@@ -136,9 +136,9 @@ fn limiters_of_another_kind_do_not_inherit() {
     assert!(inherit(&sliding, &window).is_none());
 }
 
-/// A limiter with debts of its own cannot take those of another as well: no client has spent both.
+/// A limiter with its own debts cannot take another one's as well, because no client has spent both.
 #[test]
-fn instead_of_a_used_limiter_another_like_it_inherits() {
+fn a_used_limiter_gets_a_new_heir() {
     let clock = clock();
     let per_hour = |limit| store(TokenBucket::new(Quota::per_hour(limit)), &clock);
     let (used, old, key) = (per_hour(5), per_hour(100), PartitionKey::SHARED);
@@ -153,7 +153,7 @@ fn instead_of_a_used_limiter_another_like_it_inherits() {
         ),
         (1, 3)
     );
-    // One that was not used inherits itself; the second time, for another layer, it is found done.
+    // An unused one inherits itself; the second time, for another layer, it has already done so.
     let fresh = per_hour(8);
     assert!(Arc::ptr_eq(&inherit(&fresh, &old).unwrap(), &fresh));
     assert!(decided(fresh.decide(&Ask::charge(&key, 1))).is_allowed());
@@ -162,9 +162,9 @@ fn instead_of_a_used_limiter_another_like_it_inherits() {
     assert!(Arc::ptr_eq(&inherit(&fresh, &fresh).unwrap(), &fresh), "from itself, there is nothing to inherit");
 }
 
-/// What a window counted before a change of the limit is refunded after it.
+/// Counts from before a limit change are refunded after it.
 #[test]
-fn refunds_of_windows_survive_a_change_of_the_limit() {
+fn window_refunds_survive_a_limit_change() {
     fn refund<A: Algorithm>(make: impl Fn(Quota) -> A) {
         let (clock, key) = (clock(), PartitionKey::from("key"));
         let limiter = |limit| store(make(Quota::per_hour(limit)), &clock);
@@ -186,10 +186,9 @@ fn refunds_of_windows_survive_a_change_of_the_limit() {
     refund(SlidingWindow::new);
 }
 
-/// Copies of tables of four sizes are kept; a further change of the capacity is honoured once the debts of one are
-/// paid.
+/// Copies of four table sizes are kept; a further capacity change takes effect once one copy's debts are paid.
 #[test]
-fn a_chain_of_changes_of_the_capacity_is_bounded() {
+fn capacity_change_chains_are_bounded() {
     fn chain<A: Algorithm>(make: impl Fn(Quota) -> A) {
         let (clock, key) = (clock(), PartitionKey::from("key"));
         let limiter = |capacity| {
@@ -220,7 +219,7 @@ fn a_chain_of_changes_of_the_capacity_is_bounded() {
 
 /// More is used than the lowered limit allows.
 #[test]
-fn waits_are_exact_after_a_limit_was_lowered() {
+fn waits_are_exact_after_lowering_a_limit() {
     fn check<A: Algorithm>(before: &A, after: &A, random: &mut Random, context: &str) {
         let mut now = 1_000_000_000_000;
         let mut state = None;

@@ -1,5 +1,5 @@
-//! Windows through random live changes, against a log of all that was charged: refunds, limiters that two layers share,
-//! limits that need other tables, and changes of the period.
+//! Windows through random live changes, against a log with every charge: refunds, limiters that two layers share,
+//! limits that need other tables, and period changes.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -17,17 +17,17 @@ use crate::common::{Charge, check_invariants, clock};
 use crate::heirs::inherit;
 use crate::support::effort::rounds;
 
-/// What was charged to a key, and counts in a window.
+/// A charge to a key that counts in a window.
 #[derive(Clone, Copy)]
 struct Event {
     key: u64,
     window: u64,
     cost: u64,
-    /// The charge; none after a change of the period, after which it can no longer be refunded.
+    /// The charge's number; `None` after a period change, because it can no longer be refunded.
     number: Option<usize>,
 }
 
-/// What a limiter should decide, from all that it counts.
+/// What a limiter should decide, given its counts.
 #[derive(Clone)]
 struct Log {
     limit: u64,
@@ -51,7 +51,7 @@ impl Log {
         self.used(key, now) + cost <= self.limit
     }
 
-    /// Keeps what counts; under another period, it counts in the window of the change.
+    /// Keeps the counting charges; under another period, they count in the window of the change.
     fn changed(&self, limit: u64, period: u64, now: u64) -> Self {
         let changed = Self { limit, period, ..self.clone() };
         if period == self.period {
@@ -68,7 +68,7 @@ impl Log {
 
 const KEYS: u64 = 12;
 
-/// A limiter, and what it should do.
+/// A limiter, and its model.
 type Modelled = (Arc<dyn Limiter>, Rc<RefCell<Log>>);
 
 struct Layers<A> {
@@ -102,7 +102,7 @@ impl<A: Algorithm> Layers<A> {
 
     /// Gives one layer, or both, a new limiter, or one that was in force before.
     fn change(&mut self, changes_period: bool, context: &str) {
-        // The greatest is counted behind locks, in sliding windows.
+        // Sliding windows count the greatest limit behind locks.
         let limit = self.random.pick(&[1, 3, 5, 5, 50, 70_000]);
         let before = self.in_force[0].1.borrow().period;
         let period = if changes_period { self.random.pick(&[500, 1_000, 8_000]) * 1_000_000 } else { before };
@@ -124,8 +124,8 @@ impl<A: Algorithm> Layers<A> {
             let heir = inherit(&next, &before).unwrap_or_else(|| panic!("{context}"));
             let is_next = Arc::ptr_eq(&heir, &next);
             let log = match &known {
-                // Another layer was first: the limiter is shared as it is. It has not counted what the predecessor
-                // charged since, which a layer refunds to the predecessor.
+                // Another layer was first, so the limiter is shared as it is. It has not counted the predecessor's
+                // later charges, which a layer refunds to the predecessor.
                 Some(known) if is_next => {
                     let is_counted = |number| known.borrow().events.iter().any(|event| event.number == Some(number));
                     self.charges.retain(|charge| charge.layer != *layer || is_counted(charge.number));
@@ -166,7 +166,7 @@ impl<A: Algorithm> Layers<A> {
         }
     }
 
-    /// A rejection, and the wait that it reports.
+    /// Checks a rejection, and the wait that it reports.
     fn assert_is_true(decision: &Decision, log: &Log, (key, cost, now): (u64, u64, u64), context: &str) {
         assert!(!log.fits(key, cost, now), "{context}: {decision:?}");
         let wait = decision.retry_after().map(|wait| u64::try_from(wait.as_nanos()).unwrap());
@@ -221,7 +221,7 @@ impl<A: Algorithm> Layers<A> {
 }
 
 #[test]
-fn windows_agree_with_a_log_through_changes_of_the_limit() {
+fn limit_changes_agree_with_a_log() {
     for seed in seeds(rounds(4, 40)) {
         Layers::new(FixedWindow::new, false, seed).run(2_000, false, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, false, seed);
@@ -229,7 +229,7 @@ fn windows_agree_with_a_log_through_changes_of_the_limit() {
 }
 
 #[test]
-fn windows_agree_with_a_log_through_changes_of_the_period() {
+fn period_changes_agree_with_a_log() {
     for seed in seeds(rounds(4, 40)) {
         Layers::new(FixedWindow::new, false, seed).run(2_000, true, seed);
         Layers::new(SlidingWindow::new, true, seed).run(2_000, true, seed);

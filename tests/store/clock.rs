@@ -1,4 +1,4 @@
-//! Clocks that are set back, and forward again, under a bucket in memory: no more is admitted than by a clock that
+//! Clocks that are set back, and forward again, under a bucket in memory: it admits no more than with a clock that
 //! keeps running, and advertised waits are true by the clock as it stands.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
@@ -39,7 +39,7 @@ fn set(clock: &ManualClock, seconds: f64) {
 }
 
 #[test]
-fn a_clock_that_is_set_back_twice_admits_no_second_burst() {
+fn a_twice_reversed_clock_admits_no_burst() {
     for ahead in [13.0, 26.0, 40.0, 100.0] {
         for (back, further) in [(2.0, 13.0), (10.0, 10.0), (10.0, 20.0), (14.0, 2.0), (5.0, 30.0)] {
             let clock = ManualClock::new();
@@ -56,10 +56,10 @@ fn a_clock_that_is_set_back_twice_admits_no_second_burst() {
     }
 }
 
-/// Whatever the clock does, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
+/// For any clock readings, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
 /// passes twice counts twice: a key whose debt was paid owes nothing.
 #[test]
-fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
+fn readings_admit_no_more_than_forward_steps() {
     const KEYS: u64 = 5;
     for seed in seeds(rounds(200, 3_000)) {
         let mut random = Random::new(seed);
@@ -84,7 +84,7 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
             for _ in 0..=random.below(30) {
                 if ask(&bucket, key, 1).is_allowed() {
                     passed[key as usize] += 1;
-                    // And one, as readings are rounded to ticks.
+                    // One more is allowed, because readings are rounded to ticks.
                     let (passed, entitled) = (passed[key as usize], 20 + forward / (SECOND / 10) + 1);
                     assert!(passed <= entitled, "seed {seed}: {passed} of {entitled} at {now}");
                 }
@@ -95,10 +95,10 @@ fn no_sequence_of_readings_admits_more_than_its_steps_forward() {
     }
 }
 
-/// A key that waits as advertised is admitted, also if the clock was set back before, by however much, and to before
-/// the store was made.
+/// A key that waits as advertised is admitted, even if the clock was set back before, by any amount, and to before the
+/// store was made.
 #[test]
-fn waits_are_true_by_a_clock_that_was_set_back() {
+fn waits_are_true_after_a_reversal() {
     for back in [1, 5, 12, 13, 20, 26, 40, 200, 900, 999] {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * SECOND));
         let bucket = bucket(100, &clock);
@@ -124,7 +124,7 @@ fn waits_are_true_by_a_clock_that_was_set_back() {
     }
 }
 
-/// Shows these instants, in seconds, and then the last one again and again.
+/// Shows these instants, in seconds, and then keeps showing the last one.
 #[derive(Clone, Default)]
 struct Scripted(Arc<Mutex<Vec<u64>>>);
 
@@ -147,10 +147,10 @@ impl Clock for Scripted {
     }
 }
 
-/// A thread may be descheduled between its reading of the clock and its decision, and what it takes for debts is paid
-/// by then. It must not reject for that, nor read the clock twice for any other rejection.
+/// A thread may be descheduled between its clock reading and its decision, so that the debts it sees may be paid by
+/// then. It must not reject because of them, but must not read the clock twice for any other rejection either.
 #[test]
-fn a_rejection_by_a_reading_that_is_too_old_is_judged_anew_and_no_other() {
+fn only_a_late_reading_is_rejudged() {
     judges_late_rejections_anew(TokenBucket::new(Quota::per_hour(1)));
     judges_late_rejections_anew(FixedWindow::new(Quota::per_hour(1)));
     judges_late_rejections_anew(SlidingWindow::new(Quota::per_hour(1)));
@@ -171,10 +171,10 @@ fn judges_late_rejections_anew<A: Algorithm>(algorithm: A) {
     assert_eq!(clock.left(), 2, "it was read once");
 }
 
-/// The clock was set back by two windows, and then came a change: what was used counts until its own window is over, or
+/// The clock was set back by two windows, and then came a change. Used units count until their own window is over, or,
 /// if the wall clock names windows, until the next one is.
 #[test]
-fn what_was_used_in_a_later_window_is_kept_through_a_change() {
+fn use_in_later_windows_survives_changes() {
     keeps_a_later_window(FixedWindow::new(Quota::per_hour(1)), 100);
     keeps_a_later_window(FixedWindow::new(Quota::per_hour(1)).staggered(), 101);
     // The window before weighs as well.

@@ -1,11 +1,11 @@
-//! What several of these files need: a clock, and questions to a limiter in memory.
+//! Helpers for several of these files: a clock, and questions to a limiter in memory.
 
 use tower_sluice::limiter::{Answer, Ask, Receipt};
 use tower_sluice::testing::check_invariants_of;
 use tower_sluice::time::{Clock, ManualClock, Timestamp};
 use tower_sluice::{Decision, Limiter, PartitionKey};
 
-/// A clock that stands still until it is set. At an odd instant, so that rounding shows.
+/// A clock that stands still until it is set. It starts at an odd instant, so that rounding shows.
 pub(crate) fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789))
 }
@@ -28,7 +28,7 @@ pub(crate) fn decided(check: Answer) -> Decision {
     }
 }
 
-/// Checks the table of a limiter in memory that is in force, or was.
+/// Checks a memory limiter's table that is in force, or was.
 pub(crate) fn check_invariants(limiter: &dyn Limiter, clock: &ManualClock) {
     check_invariants_of(limiter, clock.now());
 }

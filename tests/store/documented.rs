@@ -1,4 +1,4 @@
-//! Figures of the documentation: what windows and buckets admit where they cannot be exact.
+//! Figures from the documentation: how much windows and buckets admit where they cannot be exact.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ fn passing(limiter: &dyn Limiter, requests: u64, quota: Option<Quota>) -> u64 {
     (0..requests).map(|_| u64::from(ask(limiter, 1, quota).is_allowed())).sum()
 }
 
-/// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with that, and is gone
-/// when the period changes back. A bucket keeps its debt.
+/// `Policy::quota_fn`, `LimitsHandle`: a window's count that comes into a shorter period ends with it, and is gone when
+/// the period changes back. A bucket keeps its debt.
 #[test]
-fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_not() {
+fn a_period_round_trip_restarts_windows() {
     fn in_a_minute<A: Algorithm>(of: fn(Quota) -> A, burst: u64) -> u64 {
         let (day, second) = (Quota::per_day(1_000), Quota::per_second(10).burst(burst));
         let (clock, mut passed) = (clock(), 0);
@@ -48,9 +48,9 @@ fn a_window_whose_period_changes_and_changes_back_begins_anew_and_a_bucket_does_
     assert_eq!(in_a_minute(TokenBucket::new, 10), 1_360);
 }
 
-/// The same for a live change of the limiter's own period.
+/// A live change to the limiter's own period and back.
 #[test]
-fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
+fn a_live_round_trip_regrants_windows() {
     fn after<A: Algorithm>(of: fn(Quota) -> A) -> u64 {
         let (clock, day) = (clock(), Quota::per_day(1_000));
         let before = limiter(of(day), &clock);
@@ -66,9 +66,9 @@ fn a_live_change_of_a_period_and_back_grants_the_limit_of_a_window_once_more() {
 }
 
 /// `Policy::charge_when`: a client holds successful requests open, and renews each before its charge is paid. Then it
-/// ends one after the other, and makes a request that fails with the unit that each gives back.
+/// ends them one by one, and sends a failing request for each unit that comes back.
 #[test]
-fn a_bucket_banks_charges_that_are_held_open_and_a_window_does_not() {
+fn only_a_bucket_banks_open_charges() {
     fn failures_at_one_instant<A: Algorithm>(of: fn(Quota) -> A) -> u64 {
         let clock = clock();
         let (limiter, key) = (limiter(of(Quota::per_minute(5)), &clock), PartitionKey::from("key"));

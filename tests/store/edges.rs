@@ -1,5 +1,5 @@
-//! Edges of the memory store: keys that share a budget because the table is full, refunds after a reset, and capacities
-//! that no memory holds.
+//! Edge cases in the memory store: keys that share a budget because the table is full, refunds after a reset, and
+//! capacities that no memory holds.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn bucket() -> TokenBucket {
 /// Which table a store has.
 #[derive(Clone, Copy, PartialEq)]
 enum Keys {
-    /// For keys with quotas of their own.
+    /// For keys with their own quotas.
     HaveQuotas,
     HaveNone,
 }
@@ -89,7 +89,7 @@ fn sees_the_overflow_slot<A: Algorithm>(algorithm: A, keys: Keys) {
 }
 
 #[test]
-fn peek_reset_and_refund_see_the_overflow_slot() {
+fn overflow_slots_answer_peeks_resets_refunds() {
     for keys in [Keys::HaveNone, Keys::HaveQuotas] {
         sees_the_overflow_slot(bucket(), keys);
         sees_the_overflow_slot(FixedWindow::new(Quota::per_day(10)), keys);
@@ -98,9 +98,9 @@ fn peek_reset_and_refund_see_the_overflow_slot() {
     }
 }
 
-/// Once other keys are reset, the key gets a slot of its own, and must not get its burst again.
+/// Once other keys are reset, the key gets its own slot, and must not get its burst again.
 fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A, keys: Keys) {
-    // A key that is reset may share the new key's overflow slot, with a probability of one in 512.
+    // With a probability of one in 512, a key that is reset may share the new key's overflow slot.
     let tried = (0..5).find_map(|_| {
         let (limiter, _, held, new_key) = full(algorithm, keys);
         held.iter().for_each(|key| drop(limiter.decide(&Ask::reset(&PartitionKey::from(*key)))));
@@ -116,7 +116,7 @@ fn has_its_burst_once<A: Algorithm + Copy>(algorithm: A, keys: Keys) {
 }
 
 #[test]
-fn a_key_that_leaves_its_overflow_slot_takes_the_debt_along() {
+fn a_key_leaving_overflow_keeps_debt() {
     for keys in [Keys::HaveNone, Keys::HaveQuotas] {
         has_its_burst_once(bucket(), keys);
         has_its_burst_once(FixedWindow::new(Quota::per_day(10)), keys);
@@ -139,8 +139,9 @@ fn passes_again<A: Algorithm + Copy>(from: A, to: A, before: Keys, after: Keys) 
     ask(&heir, new_key).is_allowed()
 }
 
+/// A live change does not give the key a second burst.
 #[test]
-fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
+fn a_slotless_key_has_one_burst() {
     use Keys::{HaveNone, HaveQuotas};
     let day = Quota::per_day(10);
     // Windows that are too short for words.
@@ -160,9 +161,9 @@ fn a_key_without_a_slot_of_its_own_has_its_burst_once_through_a_live_change() {
     assert!(passes_again(FixedWindow::new(day), FixedWindow::new(Quota::per_day(11)), HaveNone, HaveNone));
 }
 
-/// A full heir has no room for what it inherits, and evicts no key for that.
+/// A full heir has no room for inherited keys, and evicts no key for them.
 #[test]
-fn keys_of_a_full_heir_keep_their_debts_as_keys_that_it_inherits_come_back() {
+fn a_full_heirs_keys_keep_debts() {
     for when_full in [WhenFull::Reject, WhenFull::Overflow] {
         keeps_what_it_holds(bucket(), when_full);
         keeps_what_it_holds(FixedWindow::new(Quota::per_day(10)), when_full);
@@ -214,7 +215,7 @@ fn pays_once<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn refunds_of_charges_from_before_a_reset_are_dropped() {
+fn refunds_from_before_a_reset_are_dropped() {
     pays_once(bucket());
     pays_once(FixedWindow::new(Quota::per_day(10)));
     pays_once(SlidingWindow::new(Quota::per_day(10)));
@@ -225,11 +226,11 @@ fn refunds_of_charges_from_before_a_reset_are_dropped() {
 #[should_panic(
     expected = "a store holds 8589934592 keys at most, and not 18446744073709551615; choose a smaller capacity"
 )]
-fn a_capacity_beyond_all_memory_is_rejected() {
+fn an_impossible_capacity_is_rejected() {
     let _ = MemoryStore::with_capacity(usize::MAX);
 }
 
-/// Run by the next test in a process that may not have much memory.
+/// The next test runs this in a process with little memory.
 #[test]
 #[ignore = "run by the next test"]
 fn take_much_memory() {
@@ -243,10 +244,11 @@ fn take_much_memory() {
     }
 }
 
-// With 32 bits, a capacity of such a size is refused before.
+// With 32 bits, such a capacity is refused before.
+/// The message has the size, too.
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
-fn a_failed_allocation_panics_with_its_size_and_the_remedy() {
+fn a_failed_allocation_says_the_remedy() {
     for (table, keys) in [("bucket", 1_u64 << 30), ("window", 1 << 28)] {
         let this = std::env::current_exe().unwrap();
         let output = std::process::Command::new("sh")

@@ -54,7 +54,7 @@ fn sliding_window_is_exact() {
     admits_exactly_the_limit(SlidingWindow::new(Quota::per_minute(LIMIT)));
 }
 
-/// At one per hour the clock as good as stands still: one request departs at once, and the rest wait.
+/// At one per hour the clock effectively stands still: one request departs at once, and the rest wait.
 #[test]
 fn leaky_queue_is_exact() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
@@ -89,7 +89,7 @@ fn keeps_the_contract(algorithm: impl Algorithm + Copy, seed: u64) {
     });
 }
 
-/// A bucket of which one request gets two units at most, although more may be left.
+/// A bucket that grants a request two units at most, although more may be left.
 #[derive(Clone, Copy)]
 struct TwoAtMost(TokenBucket);
 
@@ -120,8 +120,9 @@ impl Algorithm for TwoAtMost {
     }
 }
 
+/// An algorithm may grant one request less than the burst.
 #[test]
-fn the_suites_accept_an_algorithm_whose_requests_get_less_than_the_burst() {
+fn suites_accept_requests_below_the_burst() {
     let algorithm = TwoAtMost(TokenBucket::new(Quota::per_minute(7)));
     check_algorithm(&algorithm, seed());
     keeps_the_contract(algorithm, 5);
@@ -129,7 +130,7 @@ fn the_suites_accept_an_algorithm_whose_requests_get_less_than_the_burst() {
 
 /// When two threads insert a key at once, it must not get two slots.
 #[test]
-fn a_key_that_two_threads_insert_is_charged_once() {
+fn a_concurrently_inserted_key_is_charged_once() {
     const KEYS: u64 = 200_000;
     let bucket = TokenBucket::new(Quota::per_hour(1).burst(1));
     let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(400_000).with_clock(clock()));
@@ -148,9 +149,9 @@ fn admits(limiter: &impl Limiter, key: &PartitionKey) -> bool {
     decided(limiter.decide(&Ask::charge(key, 1))).is_allowed()
 }
 
-/// The size is fixed, and under a flood the keys that owe most stay limited.
+/// The size is fixed, and under a flood the keys that owe the most stay limited.
 #[test]
-fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
+fn a_flood_frees_no_heavy_key() {
     const CAPACITY: u64 = 4_096;
     let bucket = TokenBucket::new(Quota::per_hour(20).burst(20));
     let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(4_096).with_clock(clock()));
@@ -166,10 +167,10 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
         assert!(admits(&limiter, &PartitionKey::from(fresh)));
     }
     assert_eq!(limiter.evicted_live(), 0);
-    // ... and with eight times as many keys, only the flood's own small debts are.
+    // ... and with eight times more keys, only the flood's own small debts are lost.
     let new_keys = fresh + 1..=fresh + 8 * CAPACITY;
     let admitted = new_keys.filter(|key| admits(&limiter, &PartitionKey::from(*key))).count() as u64;
-    // Up to the few that share a slot.
+    // Except for the few keys that share a slot.
     assert!(admitted >= 8 * CAPACITY - 3, "a new client must not be locked out");
     assert!(limiter.evicted_live() > 0);
     assert!((0..400).all(|key| !admits(&limiter, &heavy(key))));
@@ -177,7 +178,7 @@ fn a_flood_of_fresh_keys_costs_no_memory_and_frees_no_heavy_key() {
     limiter.check_invariants();
 }
 
-/// A panic inside of an algorithm must not poison the keys that share its set.
+/// A panic inside an algorithm must not poison the keys that share its set.
 #[test]
 fn a_panicking_algorithm_leaves_the_store_usable() {
     struct Fuse;

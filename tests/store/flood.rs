@@ -1,5 +1,5 @@
-//! What a flood of fresh keys does to a memory store that is too small for it. Prints the tables from which that of
-//! `WhenFull` is taken:
+//! How a flood of fresh keys affects a memory store that is too small for it. Prints the tables behind the one in
+//! `WhenFull`:
 //!
 //!     FULL_TESTS=1 cargo test --test store flood -- --nocapture
 
@@ -18,21 +18,21 @@ const STEPS_PER_SECOND: u64 = 20;
 
 struct Flood {
     burst: u64,
-    /// What each fresh key spends; it never comes again.
+    /// How much each fresh key spends; it never comes again.
     spends: u64,
-    /// Keys that are live at a time, in tenths of the slots.
+    /// How many keys are live at a time, in tenths of the slots.
     tenths: u64,
     when_full: WhenFull,
 }
 
 #[derive(Debug)]
 struct Outcome {
-    /// Live keys that were evicted: of a thousand arrivals, and in all.
+    /// Evicted live keys: per thousand arrivals, and in all.
     evicted: u64,
     evicted_in_all: u64,
-    /// What each key was admitted that asked twenty times a second, on average, in tenths.
+    /// Admitted requests per key that asked twenty times a second, on average, in tenths.
     admitted_tenths: u64,
-    /// Fresh keys whose first request was rejected, of a thousand.
+    /// Fresh keys whose first request was rejected, per thousand.
     locked_out: u64,
 }
 
@@ -44,13 +44,13 @@ impl Flood {
 
     fn run_against<A: Algorithm>(&self, algorithm: A) -> Outcome {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
-        // With fewer, the slowest flood would have no key in a step.
+        // With fewer slots, the slowest flood would have no key in a step.
         let slots = rounds(1_000, 20_000).max(1_000) as u64;
         let abusive = slots / 200;
         let capacity = usize::try_from(slots / 2).unwrap();
         let store = MemoryStore::with_capacity(capacity).when_full(self.when_full).with_clock(clock.clone());
         let limiter = RateLimiter::new(algorithm, store);
-        // A fresh key is live for as many seconds as it spends units.
+        // A fresh key is live for one second per unit that it spends.
         let per_step = slots * self.tenths / 10 / self.spends / STEPS_PER_SECOND;
         let (mut fresh, mut locked_out, mut admitted) = (1_000_000_u64, 0, 0);
         for _ in 0..SECONDS * STEPS_PER_SECOND {
@@ -77,8 +77,9 @@ fn asks<A: Algorithm>(limiter: &RateLimiter<A, MemoryTable<A::State, ManualClock
     matches!(limiter.decide(&Ask::charge(&key.into(), 1)), Answer::Ready(Ok(decision)) if decision.is_allowed())
 }
 
+/// Such keys owe more than the flood's keys.
 #[test]
-fn keys_that_owe_more_than_the_flood_stay_limited() {
+fn keys_above_the_flood_stay_limited() {
     println!(
         "| live keys per slot | burst | a sprayed key spends | live keys evicted, of arrivals | an abusive key passes | entitled to |"
     );
@@ -100,7 +101,7 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
             if tenths == 5 {
                 assert_eq!(outcome.evicted_in_all, 0, "at half load nothing is lost");
             }
-            // Where all owe the same single unit, a key passes as often as the flood replaces the table.
+            // Where all owe one unit, a key passes each time that the flood replaces the table.
             if burst == 1 {
                 assert!(outcome.admitted_tenths <= entitled * tenths.max(10) * 11 / 10, "{outcome:?}");
             }
@@ -111,8 +112,9 @@ fn keys_that_owe_more_than_the_flood_stay_limited() {
     }
 }
 
+/// New keys pay for it.
 #[test]
-fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
+fn reject_and_overflow_keep_every_limit() {
     println!("| when full | live keys per slot | an abusive key passes | entitled to | new keys locked out |");
     println!("|---|---|---|---|---|");
     for when_full in [WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow] {
@@ -134,8 +136,8 @@ fn reject_and_overflow_keep_every_limit_at_the_cost_of_new_keys() {
     }
 }
 
-/// What keys pass in all that ask `asks` times in each step, under a quota of their own, while fresh keys with
-/// another quota come, ten times as many per second as the table has slots, and send one request each.
+/// Keys ask `asks` times in each step under their own quota. Meanwhile fresh keys with another quota send one request
+/// each; per second, they are ten times more than the table has slots. Returns how many requests pass in all.
 fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, fresh: Option<Quota>) -> u64 {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
     let store = MemoryStore::with_capacity(200).with_clock(clock.clone());
@@ -157,11 +159,11 @@ fn passed_beside<A: Algorithm>(algorithm: A, own: Quota, keys: u64, asks: u64, f
     passed
 }
 
-/// A customer at the limit was forgotten for slower keys that had sent one request each: what a bucket owes was
-/// compared by the time until it is paid, and passed 19,919 requests instead of 2,100. And a strict limit was forgotten
-/// for generous ones: what windows owe was compared by the count.
+/// A customer at the limit was forgotten for slower keys that had sent one request each. Bucket debts were compared by
+/// the time until they are paid, so it passed 19,919 requests instead of 2,100. A strict limit was forgotten for
+/// generous ones, because window debts were compared by the count.
 #[test]
-fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
+fn own_quotas_hold_in_any_flood() {
     fn check<A: Algorithm + Copy>(algorithm: A) {
         let customer = Quota::per_second(100);
         let strict = Quota::per_day(5);
@@ -187,9 +189,9 @@ fn keys_with_quotas_of_their_own_stay_limited_whatever_quotas_a_flood_has() {
     check(SlidingWindow::new(Quota::per_second(1)));
 }
 
-/// Windows of as many seconds as they have units, so that keys are worth as much as those above.
+/// A window has one second per unit, so that keys are worth as much as those above.
 #[test]
-fn windows_keep_their_limits_or_lock_no_key_out() {
+fn windows_hold_or_lock_none_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {
         let quota = Quota::per(burst, Duration::from_secs(burst));
         // The whole limit in each window that the run touches.
@@ -209,7 +211,7 @@ fn windows_keep_their_limits_or_lock_no_key_out() {
                     } else {
                         assert!(outcome.admitted_tenths <= 10 * entitled && outcome.evicted_in_all == 0, "{what}");
                     }
-                    // Keys are live for two windows of this length, whatever they spend.
+                    // Keys are live for two windows of this length, however much they spend.
                     if 2 * tenths * burst <= 5 * spends {
                         assert_eq!(outcome.evicted_in_all, 0, "{what}");
                     }

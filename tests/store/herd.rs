@@ -1,5 +1,5 @@
-//! Clients that were rejected together need not come back together: windows can begin at an instant of each key's own,
-//! and waits can be lengthened at random. A client that waits as advertised is never rejected for coming early.
+//! Clients that were rejected together need not come back together: windows can begin at a different instant for each
+//! key, and waits can be lengthened at random. A client that waits as advertised is never rejected for coming early.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn ask(limiter: &impl Limiter, client: u64) -> Decision {
 /// What happened to a herd of clients.
 #[derive(Debug)]
 struct Herd {
-    /// The greatest share of all clients that was readmitted within one second, in percent.
+    /// The greatest share among all clients that was readmitted within one second, in percent.
     peak: u64,
     /// Clients that were rejected although they had waited.
     early: u64,
@@ -66,14 +66,14 @@ fn herd<A: Algorithm>(algorithm: A) -> Herd {
 }
 
 #[test]
-fn clients_of_aligned_windows_come_back_together() {
+fn aligned_windows_bring_clients_back_together() {
     for herd in [herd(FixedWindow::new(Quota::per_minute(LIMIT))), herd(SlidingWindow::new(Quota::per_minute(LIMIT)))] {
         assert!(herd.peak > 99 && herd.early == 0, "{herd:?}");
     }
 }
 
 #[test]
-fn clients_of_staggered_windows_come_back_at_times_of_their_own() {
+fn staggered_windows_bring_clients_back_apart() {
     for herd in [
         herd(FixedWindow::new(Quota::per_minute(LIMIT)).staggered()),
         herd(SlidingWindow::new(Quota::per_minute(LIMIT)).staggered()),
@@ -83,9 +83,9 @@ fn clients_of_staggered_windows_come_back_at_times_of_their_own() {
     }
 }
 
-/// In each of a key's windows the limit is admitted, and no more, wherever the window begins.
+/// Each key's window admits exactly the limit, wherever it begins.
 #[test]
-fn a_staggered_window_admits_its_limit_once_a_period() {
+fn staggered_windows_admit_once_per_period() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
     let store = MemoryStore::with_capacity(100).with_clock(clock.clone());
     let limiter = RateLimiter::new(FixedWindow::new(Quota::per_minute(LIMIT)).staggered(), store);
@@ -106,7 +106,7 @@ fn a_staggered_window_admits_its_limit_once_a_period() {
 }
 
 #[test]
-fn charges_of_staggered_windows_are_refunded() {
+fn staggered_charges_are_refunded() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
     let store = MemoryStore::with_capacity(100).with_clock(clock.clone());
     let limiter = RateLimiter::new(FixedWindow::new(Quota::per_day(LIMIT)).staggered(), store);
@@ -124,7 +124,7 @@ fn charges_of_staggered_windows_are_refunded() {
 
 /// A limiter whose windows begin at other instants cannot inherit.
 #[test]
-fn staggered_windows_inherit_if_only_the_limit_changes() {
+fn staggered_windows_inherit_limit_changes_only() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
     let limiter =
         |window: FixedWindow| RateLimiter::new(window, MemoryStore::with_capacity(100).with_clock(clock.clone()));
@@ -180,7 +180,7 @@ mod responses {
     }
 
     #[tokio::test]
-    async fn waits_are_lengthened_by_up_to_the_jitter_and_never_shortened() {
+    async fn jitter_lengthens_waits_and_shortens_none() {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(1_000 * 60 * SECOND));
         let jitter = Duration::from_secs(10);
         let window = FixedWindow::new(Quota::per_minute(LIMIT));
@@ -231,7 +231,7 @@ mod responses {
     async fn custom_responses_get_the_same_wait() {
         let clock = ManualClock::starting_at(Timestamp::from_nanos(SECOND));
         let limiter = std::sync::Arc::new(RateLimiter::new(
-            // With the jitter, below the hour from which on the text has other units.
+            // With the jitter, this stays below the hour from which on the text has other units.
             FixedWindow::new(Quota::per(1, Duration::from_secs(1_800))),
             MemoryStore::with_capacity(100).with_clock(clock.clone()),
         ));

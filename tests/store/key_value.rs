@@ -32,7 +32,7 @@ struct Map {
     reads: AtomicU32,
     swaps: AtomicU32,
     fails: AtomicU64,
-    /// So many swaps do not apply.
+    /// How many swaps fail to apply.
     loses: AtomicU32,
 }
 
@@ -92,7 +92,7 @@ impl KeyValue for Map {
 
 const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_000_000_000);
 
-/// A limiter of one process.
+/// One process's limiter.
 fn process<A>(
     map: &Arc<Map>,
     clock: &ManualClock,
@@ -122,12 +122,12 @@ async fn all_algorithms_pass_the_conformance_suite() {
     check(CalendarWindow::daily(7), 5).await;
 }
 
-/// The longest period, and the greatest quota of a month.
+/// The longest period, and the greatest monthly quota.
 const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
 const MONTH: Quota = Quota::per(Quota::MAX_UNITS, Duration::from_secs(30 * 86_400));
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_algorithms_pass_the_conformance_suite_with_the_greatest_quotas() {
+async fn the_greatest_quotas_pass_the_suite() {
     check(TokenBucket::new(Quota::per(7, CENTURY).burst(Quota::MAX_UNITS)), 6).await;
     check(TokenBucket::new(Quota::per(Quota::MAX_UNITS, CENTURY).burst(Quota::MAX_UNITS - 1)), 7).await;
     check(FixedWindow::new(MONTH), 8).await;
@@ -141,10 +141,10 @@ async fn month<A: Portable + Clone>(algorithm: A, seed: u64) {
     two_processes_send_a_month(|| downloads(process(&map, &clock, algorithm.clone())), seed).await;
 }
 
-/// On 32 bits, no response has so many bytes.
+/// On 32 bits, a response cannot have that many bytes.
 #[cfg(target_pointer_width = "64")]
 #[tokio::test]
-async fn two_processes_send_ten_terabytes_of_a_month_to_the_byte() {
+async fn two_processes_share_ten_terabytes_exactly() {
     let quota = Quota::per(MONTH_BYTES, Duration::from_secs(30 * 86_400));
     month(TokenBucket::new(quota), 1).await;
     month(FixedWindow::new(quota), 2).await;
@@ -152,8 +152,8 @@ async fn two_processes_send_ten_terabytes_of_a_month_to_the_byte() {
     month(CalendarWindow::monthly(MONTH_BYTES), 4).await;
 }
 
-/// States whose units all fit into 32 bits are written as by the version that had no others. They are read under wide
-/// quotas, and its values are read by this one.
+/// States whose units all fit into 32 bits are written in the older version's format. Wide quotas read them, and this
+/// version reads the older version's values.
 async fn both_widths<A: Portable + Clone>(narrow: A, wide: A, narrow_value: &str) {
     let (map, clock, key) = (Arc::<Map>::default(), ManualClock::starting_at(NOW), PartitionKey::from("key"));
     let value = || map.values.lock().unwrap().values().next().unwrap().clone();
@@ -170,7 +170,7 @@ async fn both_widths<A: Portable + Clone>(narrow: A, wide: A, narrow_value: &str
     );
     assert_eq!((value()[9], left(&wide).await), (2, Quota::MAX_UNITS - 3 - (1 << 40)));
     assert!(value().len() <= 59, "{}", value().len());
-    // What is used under the wide one is more than the narrow one has, and stays.
+    // The units used under the wide quota are more than the narrow one has, and stay.
     assert!(!process(&map, &clock, narrow.clone()).acquire(&key, 1).await.unwrap().is_allowed());
     assert_eq!(left(&wide).await, Quota::MAX_UNITS - 3 - (1 << 40));
 }
@@ -180,7 +180,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn values_of_32_bits_and_of_64_are_both_read() {
+async fn values_of_both_widths_are_read() {
     let (narrow, wide) = (Quota::per_day(7), Quota::per_day(Quota::MAX_UNITS));
     let (day, now) = (86_400_000_000_000_u64, NOW.as_nanos());
     // The version, the algorithm, and the quota in 4 + 4 + 8 bytes.
@@ -213,7 +213,7 @@ async fn exactly<A: Portable + Clone>(algorithm: A, cost: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_processes_admit_exactly_the_limit_together() {
+async fn eight_processes_admit_the_limit_together() {
     let quota = Quota::per_day(77);
     exactly(TokenBucket::new(quota), 1).await;
     exactly(FixedWindow::new(quota), 1).await;
@@ -224,8 +224,9 @@ async fn eight_processes_admit_exactly_the_limit_together() {
     exactly(SlidingWindow::new(MONTH), cost).await;
 }
 
+/// The calls are a read and a swap. A known rejection takes no call.
 #[tokio::test]
-async fn a_decision_is_a_read_and_a_swap_and_a_known_rejection_neither() {
+async fn a_decision_takes_two_calls() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
     let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
     let calls = || (map.reads.load(Ordering::Relaxed), map.swaps.load(Ordering::Relaxed));
@@ -259,14 +260,14 @@ async fn another_quota_keeps_what_was_used() {
     assert!(take(&later, 1).await.is_allowed());
 }
 
-/// From Pago Pago to Apia, where the month ends a day earlier: a rejection there moves the key, too. Otherwise what was
-/// used would count in Apia's next month.
+/// From Pago Pago to Apia, where the month ends a day earlier: a rejection there moves the key, too. Otherwise the used
+/// units would count in Apia's next month.
 #[tokio::test]
-async fn a_window_of_the_keys_own_takes_what_was_used_along_until_its_end() {
+async fn an_own_window_inherits_the_use() {
     let (map, clock, key) = (Arc::default(), ManualClock::starting_at(NOW), PartitionKey::from("a"));
     let [pago_pago, apia] =
         ["Pacific/Pago_Pago", "Pacific/Apia"].map(|zone| CalendarWindow::monthly(5).zone(zone).unwrap());
-    // Each question is from a process of its own, which remembers no rejection.
+    // Each question comes from a new process, which remembers no rejection.
     let ask = async |window: &CalendarWindow, cost| {
         let limiter = process(&map, &clock, CalendarWindow::daily(3));
         limiter.decide(&Ask::charge(&key, cost).in_window(Some(window))).decided().await.unwrap()
@@ -297,7 +298,7 @@ async fn a_window_of_the_keys_own_takes_what_was_used_along_until_its_end() {
     assert_eq!(ask(&apia, 1).await.remaining(), 4);
 }
 
-/// The seconds in `Retry-After` for a request of cost 1 that turns out to cost so much; zero if it passes.
+/// The seconds in `Retry-After` for a request with cost 1 that turns out to cost `settled`; zero if it passes.
 async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
@@ -307,15 +308,15 @@ async fn wait(layer: &RateLimitLayer, settled: u64) -> u64 {
     request.extensions_mut().insert(User::new("alice"));
     let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
     for _ in 0..100 {
-        // What is done in the background.
+        // Lets background work run.
         tokio::task::yield_now().await;
     }
     response.headers().get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
 }
 
-/// A ban and a debt of one process hold in the others, and a reset by one ends both in all.
+/// One process's ban and debt hold in the others, and a reset by one process ends both everywhere.
 #[tokio::test]
-async fn bans_and_debts_are_part_of_what_a_key_holds() {
+async fn bans_and_debts_belong_to_the_key() {
     let (map, clock) = (Arc::new(Map::default()), ManualClock::starting_at(NOW));
     let (day, week) = (86_400, Duration::from_secs(7 * 86_400));
     let process = || {
@@ -335,7 +336,7 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     let reads = map.reads.load(Ordering::Relaxed);
     assert_eq!(wait(&process(), 1).await, 7 * day);
     assert_eq!(map.reads.load(Ordering::Relaxed) - reads, 1, "as each rejection takes");
-    // A clock that is a year behind, of another process, is not right. It does not make the ban longer.
+    // Another process's clock is wrong: it is a year behind. It does not make the ban longer.
     let behind = ManualClock::starting_at(Timestamp::from_nanos(NOW.as_nanos() - 365 * day * 1_000_000_000));
     let other = || {
         let store = RemoteStore::new(backend(&map, &behind));
@@ -350,11 +351,12 @@ async fn bans_and_debts_are_part_of_what_a_key_holds() {
     assert_eq!(wait(&process(), 1).await, 0);
 }
 
-/// The plan of a request.
+/// A request's plan.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
-/// Sends a request of cost 1 under a plan, which costs `settled` in the end. Returns the exact wait; zero if it passes.
+/// Sends a request with cost 1 under a plan, which costs `settled` in the end. Returns the exact wait; zero if it
+/// passes.
 async fn wait_under(layer: &RateLimitLayer, plan: Quota, settled: u64) -> Duration {
     let handler = service_fn(move |request: Request<()>| {
         request.extensions().get::<Settlement>().unwrap().settle("api", settled).unwrap();
@@ -365,7 +367,7 @@ async fn wait_under(layer: &RateLimitLayer, plan: Quota, settled: u64) -> Durati
     request.extensions_mut().insert(Plan(plan));
     let response = layer.clone().layer(handler).oneshot(request).await.unwrap();
     for _ in 0..100 {
-        // What is done in the background.
+        // Lets background work run.
         tokio::task::yield_now().await;
     }
     response.headers().get("x-rate-limited-for").map_or(Duration::ZERO, |wait| {
@@ -374,10 +376,10 @@ async fn wait_under(layer: &RateLimitLayer, plan: Quota, settled: u64) -> Durati
     })
 }
 
-/// The plan of a key changes while it owes something to the store: the wait that it is told under the new plan is true,
-/// for a plan that is faster and for one that is slower.
+/// A key's plan changes while it owes the store something: the wait that it gets under the new plan is true, whether
+/// that plan is faster or slower.
 #[tokio::test]
-async fn a_debt_under_another_quota_tells_a_true_wait() {
+async fn another_quotas_debt_has_true_waits() {
     async fn check<A: Portable + Clone>(new: impl Fn(Quota) -> A) {
         let own = Quota::per_hour(10);
         for plan in [Quota::per_second(10), Quota::per_day(10), Quota::per_hour(40)] {
@@ -392,7 +394,7 @@ async fn a_debt_under_another_quota_tells_a_true_wait() {
             assert_eq!(wait_under(&process(), own, 30).await, Duration::ZERO);
             for _ in 0..4 {
                 let told = wait_under(&process(), plan, 1).await;
-                // Half of it, and then the rest: what is told on the way is true as well.
+                // Half the wait, and then the rest: the wait advertised on the way is true as well.
                 clock.advance(told / 2);
                 let rest = wait_under(&process(), plan, 1).await;
                 assert!(rest <= told - told / 2 + Duration::from_micros(1), "{plan:?}: {told:?}, and then {rest:?}");
@@ -408,7 +410,7 @@ async fn a_debt_under_another_quota_tells_a_true_wait() {
 
 /// An operator bans a key that another quota has written, and lifts the ban after a while: used units stay used.
 #[tokio::test]
-async fn a_ban_by_hand_leaves_the_budget_as_it_is_also_under_another_quota() {
+async fn a_manual_ban_keeps_another_budget() {
     let (map, clock) = (Arc::new(Map::default()), ManualClock::starting_at(NOW));
     let process = |limit| {
         let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(limit)));
@@ -431,7 +433,7 @@ async fn a_ban_by_hand_leaves_the_budget_as_it_is_also_under_another_quota() {
 
 /// The operator's question has no window, and the key's window ends later than the policy's.
 #[tokio::test]
-async fn a_ban_by_hand_leaves_a_key_in_its_window() {
+async fn a_manual_ban_keeps_the_window() {
     let (map, clock, key) = (Arc::new(Map::default()), ManualClock::starting_at(NOW), PartitionKey::from("alice"));
     let month = CalendarWindow::monthly(10).zone("Europe/Berlin").unwrap();
     let limiter = || process(&map, &clock, CalendarWindow::daily(3));
@@ -445,7 +447,7 @@ async fn a_ban_by_hand_leaves_a_key_in_its_window() {
     assert_eq!(ask(1).await, 5);
 }
 
-/// Returns the seconds in `Retry-After` of a request that costs 1.
+/// Returns the seconds in `Retry-After` for a request that costs 1.
 async fn wait_of(layer: &RateLimitLayer) -> u64 {
     let hello = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(()))));
     let mut request = Request::new(());
@@ -460,8 +462,9 @@ fn chain(error: &dyn Error) -> String {
     texts.collect::<Vec<_>>().join(": ")
 }
 
+/// Each question is an error, and after some errors the store is not called for a while.
 #[tokio::test]
-async fn a_store_that_is_down_is_an_error_and_is_left_alone_after_a_while() {
+async fn a_dead_store_is_left_alone() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
     let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
     map.fails.store(1, Ordering::Relaxed);
@@ -474,7 +477,7 @@ async fn a_store_that_is_down_is_an_error_and_is_left_alone_after_a_while() {
 }
 
 #[tokio::test]
-async fn a_key_that_holds_something_else_is_an_error_until_it_is_reset() {
+async fn foreign_values_are_errors_until_reset() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
     let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
     let key = PartitionKey::from("key");
@@ -489,15 +492,15 @@ async fn a_key_that_holds_something_else_is_an_error_until_it_is_reset() {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// The clock of one machine is ahead by a year, for one request. It locked the key for all others for a year. What it
-/// has used counts as if it were used when another process finds it.
+/// One machine's clock is ahead by a year, for one request. It locked the key for all others for a year. The request's
+/// units count as if they were used when another process finds them.
 async fn a_year_ahead<A: Portable + Clone>(algorithm: A) {
     let key = PartitionKey::from("key");
     for used in [1, 5] {
         let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
         let ahead = ManualClock::starting_at(NOW.saturating_add(365 * DAY));
         assert!(process(&map, &ahead, algorithm.clone()).acquire(&key, used).await.unwrap().is_allowed());
-        // A process that knows nothing yet of the key.
+        // A process that knows nothing yet about the key.
         let ask = async || *process(&map, &clock, algorithm.clone()).acquire(&key, 1).await.unwrap();
         for unit in used..5 {
             assert!(ask().await.is_allowed(), "unit {unit} of 5, {used} used ahead");
@@ -514,7 +517,7 @@ async fn a_year_ahead<A: Portable + Clone>(algorithm: A) {
 }
 
 #[tokio::test]
-async fn a_clock_that_was_a_year_ahead_locks_no_key() {
+async fn a_clock_far_ahead_locks_no_key() {
     let quota = Quota::per_day(5);
     a_year_ahead(TokenBucket::new(quota)).await;
     a_year_ahead(FixedWindow::new(quota)).await;
@@ -524,7 +527,7 @@ async fn a_clock_that_was_a_year_ahead_locks_no_key() {
 
 /// Clocks that differ by less than a minute count together, as ever.
 #[tokio::test]
-async fn what_a_clock_has_used_that_is_a_little_ahead_counts_when_it_was_used() {
+async fn a_clock_slightly_ahead_counts_then() {
     let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
     let ahead = ManualClock::starting_at(NOW.saturating_add(Duration::from_secs(59)));
     let bucket = TokenBucket::new(Quota::per_hour(60));
@@ -538,7 +541,7 @@ async fn what_a_clock_has_used_that_is_a_little_ahead_counts_when_it_was_used() 
 
 /// 4,000 of 5,000 are used, and the key has a plan of 10 for a moment: the debt is greater than that bucket, and stays.
 #[tokio::test]
-async fn a_debt_beyond_a_lesser_quota_is_no_state_of_a_clock_ahead() {
+async fn a_great_debt_resembles_no_fast_clock() {
     let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
     let [large, small] = [5_000, 10].map(|limit| TokenBucket::new(Quota::per_hour(limit)));
     let key = PartitionKey::from("key");
@@ -547,9 +550,9 @@ async fn a_debt_beyond_a_lesser_quota_is_no_state_of_a_clock_ahead() {
     assert_eq!(process(&map, &clock, large).acquire(&key, 1).await.unwrap().remaining(), 999);
 }
 
-/// A charge of a process that was ahead is refunded by one that is not.
+/// A process that was ahead made the charge, and one that is not refunds it.
 #[tokio::test]
-async fn a_charge_of_a_clock_that_was_ahead_is_refunded() {
+async fn a_charge_made_ahead_is_refunded() {
     let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));
     let ahead = ManualClock::starting_at(NOW.saturating_add(365 * DAY));
     let (bucket, key) = (TokenBucket::new(Quota::per_day(5)), PartitionKey::from("key"));
@@ -566,7 +569,7 @@ async fn a_charge_of_a_clock_that_was_ahead_is_refunded() {
 /// A store whose swaps never apply, since it compares wrongly or a thousand processes contend. Both cores were busy
 /// with 716,000 swaps in 1.5 s, and the error said that the store did not answer in time.
 #[tokio::test(start_paused = true)]
-async fn a_key_that_keeps_changing_is_an_error_of_its_own_after_a_few_swaps() {
+async fn a_contended_key_fails_after_few_swaps() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));
     map.loses.store(10_000, Ordering::Relaxed);
     let limiter = process(&map, &clock, TokenBucket::new(Quota::per_day(2)));
@@ -576,7 +579,7 @@ async fn a_key_that_keeps_changing_is_an_error_of_its_own_after_a_few_swaps() {
     let error = chain(&error.unwrap_err());
     assert!(error.contains("changed the key each time") && !error.contains("did not answer"), "{error}");
     assert!((5..=500).contains(&swaps), "{swaps} swaps");
-    // It is no fault of the store, which is called again.
+    // The store is not at fault, so it is called again.
     map.loses.store(1, Ordering::Relaxed);
     for _ in 0..6 {
         assert!(limiter.acquire(&"key".into(), 1).await.is_ok());
@@ -592,18 +595,18 @@ fn a_staggered_window_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_keys_are_records_as_a_plain_map() {
+async fn a_plain_map_is_records() {
     let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(10), 1_000);
     check_records(records, seed_of(3)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn its_keys_count_units_in_flight() {
+async fn keys_count_units_in_flight() {
     let records = KeyValueRecords::new(Arc::<Map>::default(), "test").bounded(Duration::from_secs(60), 1_000);
     check_in_flight(records, seed_of(58)).await;
 }
 
-/// A retry is free in the other process, although the store makes no decisions on several keys in one call.
+/// A retry is free in the other process, although the store cannot decide on several keys in one call.
 #[tokio::test]
 async fn a_retry_is_free_over_records() {
     let (map, clock) = (Arc::<Map>::default(), ManualClock::starting_at(NOW));

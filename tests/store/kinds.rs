@@ -1,5 +1,5 @@
-//! What holds for every kind of table in memory: for the lock-free ones of buckets and windows, and for those behind
-//! locks, of windows of the calendar and of keys with quotas of their own.
+//! Properties of every memory table kind: the lock-free ones for buckets and windows, and those behind locks, for
+//! calendar windows and for keys with their own quotas.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::heirs::inherit;
 
 const LIMIT: u64 = 10;
 
-/// Makes a limiter of one kind, by its clock and its capacity.
+/// Makes a limiter of one kind, given its clock and its capacity.
 type Kind = fn(&ManualClock, usize) -> Arc<dyn Limiter>;
 
 fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock, keys: usize) -> Arc<dyn Limiter> {
@@ -27,7 +27,7 @@ fn with_quotas(limiter: Arc<dyn Limiter>) -> Arc<dyn Limiter> {
     limiter
 }
 
-/// Nothing is paid, and no window ends, within the seconds of a test.
+/// Nothing is paid, and no window ends, within a test's seconds.
 fn quota() -> Quota {
     Quota::per_day(LIMIT)
 }
@@ -63,7 +63,7 @@ fn reset(limiter: &dyn Limiter, key: u64) {
 }
 
 #[test]
-fn a_reset_clears_one_key_and_no_other() {
+fn a_reset_clears_only_its_key() {
     for (name, kind) in KINDS {
         let limiter = kind(&clock(), 2_000);
         for key in 0..200 {
@@ -77,9 +77,9 @@ fn a_reset_clears_one_key_and_no_other() {
     }
 }
 
-/// One in 256 keys shares its count of resets with another.
+/// One in 256 keys shares its reset count with another.
 #[test]
-fn refunds_of_nearly_all_other_keys_survive_a_reset() {
+fn a_reset_spares_most_refunds() {
     for (name, kind) in KINDS {
         let limiter = kind(&clock(), 2_000);
         let charges: Vec<_> = (0..200).map(|key| (key, charge(&*limiter, key, 1).receipt())).collect();
@@ -91,7 +91,7 @@ fn refunds_of_nearly_all_other_keys_survive_a_reset() {
 }
 
 #[test]
-fn what_was_reset_before_a_change_is_not_refunded_after_it() {
+fn resets_before_a_change_prevent_refunds() {
     for (name, kind) in KINDS {
         let clock = clock();
         let before = kind(&clock, 2_000);
@@ -106,7 +106,7 @@ fn what_was_reset_before_a_change_is_not_refunded_after_it() {
 }
 
 #[test]
-fn a_charge_from_before_a_change_is_refunded_after_it() {
+fn charges_before_a_change_are_refunded() {
     for (name, kind) in KINDS {
         let clock = clock();
         let before = kind(&clock, 2_000);
@@ -118,9 +118,9 @@ fn a_charge_from_before_a_change_is_refunded_after_it() {
     }
 }
 
-/// They fill several pages of the table, each of which is copied by itself.
+/// They fill several table pages, each of which is copied by itself.
 #[test]
-fn an_heir_keeps_what_twenty_thousand_keys_have_used() {
+fn an_heir_keeps_twenty_thousand_keys() {
     for (name, kind) in KINDS {
         let clock = clock();
         let before = kind(&clock, 40_000);
@@ -130,16 +130,17 @@ fn an_heir_keeps_what_twenty_thousand_keys_have_used() {
         }
         let heir = inherit(&kind(&clock, 40_000), &before).unwrap();
         let wrong = (0..20_000).filter(|key| remaining(&*heir, *key) != LIMIT - used(*key)).count();
-        // A key may share the slot of another, with a probability of 16 / 2^28.
+        // A key may share another one's slot, with a probability of 16 / 2^28.
         assert!(wrong <= 2, "{name}: {wrong} keys");
         let _ = charge(&*heir, 0, 1);
         check_invariants(&*heir, &clock);
     }
 }
 
-/// Layers may share a limiter, and each of them hands it on. From another limiter, it inherits what was used of that.
+/// Layers may share a limiter, and each of them hands it on. If it inherits from another limiter, it takes that one's
+/// used units.
 #[test]
-fn an_heir_inherits_from_one_limiter_however_often_it_is_told_to() {
+fn an_heir_inherits_from_one_limiter() {
     for (name, kind) in KINDS {
         let clock = clock();
         let [before, other] = [(); 2].map(|()| {
@@ -156,15 +157,15 @@ fn an_heir_inherits_from_one_limiter_however_often_it_is_told_to() {
     }
 }
 
-/// A limit of many is kept with more bits than a limit of few, and must find what was used under it.
+/// A high limit's counts take more bits than a low limit's, and the new limit must find the earlier counts.
 #[test]
-fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
+fn counts_survive_lowered_and_raised_limits() {
     const MANY: u64 = 100_000;
     let of = |limit, clock: &ManualClock, has_quotas: bool| {
         let limiter = limiter(SlidingWindow::new(Quota::per_day(limit)), clock, 100);
         if has_quotas { with_quotas(limiter) } else { limiter }
     };
-    // With the quota of the limiter, with quotas of the keys' own, and under one that is greater than the limiter's.
+    // Under the limiter's quota, under keys' own quotas, and under one that is greater than the limiter's.
     for (limit, has_quotas) in [(MANY, false), (MANY, true), (10, true)] {
         let clock = clock();
         let mut present = of(limit, &clock, has_quotas);
@@ -184,10 +185,10 @@ fn counts_survive_limits_that_are_lowered_twice_and_raised_again() {
     }
 }
 
-/// A request from before the change is answered after it, under a quota that is greater than any before. What fits of
-/// its count is more than the limit.
+/// A request from before the change is answered after it, under a quota that is greater than any before. The part of
+/// its count that fits is more than the limit.
 #[test]
-fn a_count_that_grows_during_a_change_is_cut_to_what_fits() {
+fn a_growing_count_is_cut_to_fit() {
     for of in [
         |quota, clock: &_| limiter(SlidingWindow::new(quota), clock, 100),
         |quota, clock: &_| limiter(FixedWindow::new(quota), clock, 100),
@@ -205,7 +206,7 @@ fn a_count_that_grows_during_a_change_is_cut_to_what_fits() {
 }
 
 #[test]
-fn limiters_in_memory_answer_all_questions() {
+fn memory_limiters_answer_all_questions() {
     for (name, kind) in KINDS {
         let description = kind(&clock(), 16).describe();
         assert!(
@@ -215,7 +216,7 @@ fn limiters_in_memory_answer_all_questions() {
     }
 }
 
-/// In tables of several pages that are counted whole: of larger ones, some pages are counted.
+/// In tables with several pages that are counted whole. In larger tables, only some pages are counted.
 #[test]
 fn the_statistics_count_the_keys() {
     for (name, kind) in KINDS {

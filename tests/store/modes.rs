@@ -1,4 +1,4 @@
-//! The modes of all limiters in this process, and who holds the units that a limiter hands out.
+//! The modes of all limiters in this process, and which value holds the units that a limiter hands out.
 
 use std::sync::Arc;
 
@@ -23,14 +23,15 @@ fn limiters() -> [Arc<dyn Limiter>; 7] {
     ]
 }
 
+/// It is an error.
 #[tokio::test]
-async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
+async fn an_undescribed_mode_changes_nothing() {
     for limiter in limiters() {
         check_modes(&*limiter).await;
     }
 }
 
-/// A limiter that does not look at the mode, and so charges whatever it is asked.
+/// A limiter that ignores the mode, and so charges on every question.
 struct Careless(Arc<dyn Limiter>);
 
 impl Limiter for Careless {
@@ -40,7 +41,7 @@ impl Limiter for Careless {
 }
 
 #[tokio::test]
-async fn peek_and_reset_ask_only_limiters_that_describe_them() {
+async fn peek_and_reset_need_a_description() {
     let careless = Careless(TokenBucket::new(TWENTY).into_limiter());
     let key = PartitionKey::from("key");
     let messages = [careless.peek(&key, 1).await, careless.reset(&key).await]
@@ -62,7 +63,7 @@ async fn peek_and_reset_ask_only_limiters_that_describe_them() {
 
 /// By its own type, and as any limiter; borrowed, and owned.
 #[tokio::test]
-async fn units_in_flight_are_held_by_the_permit_on_every_path() {
+async fn the_permit_holds_units_in_flight() {
     let key = PartitionKey::from("key");
     let own = Arc::new(Concurrency::new(2));
     let any: Arc<dyn Limiter> = Arc::<Concurrency>::clone(&own);
@@ -89,7 +90,7 @@ async fn units_in_flight_are_held_by_the_permit_on_every_path() {
 
 /// A bucket's tokens are spent, unless the caller takes the charge back.
 #[tokio::test]
-async fn a_permit_of_a_limiter_that_holds_nothing_refunds_only_if_it_is_told_to() {
+async fn a_buckets_permit_refunds_only_on_request() {
     let (bucket, key) = (TokenBucket::new(TWENTY).into_limiter(), PartitionKey::from("key"));
     drop(bucket.acquire(&key, 5).await.unwrap());
     bucket.acquire(&key, 5).await.unwrap().refund();

@@ -1,5 +1,5 @@
-//! Keys with quotas of their own, against naive models: a level of tokens, or counts in windows, for each key, under
-//! the quota that the key was last asked under.
+//! Keys with their own quotas, against naive models: a token level, or window counts, for each key, under the quota
+//! that its last question had.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use crate::heirs::inherit;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// In each mode and with each kind of table, a suspended key is rejected and stays as it is.
+/// In each mode and with each table kind, a suspended key is rejected and stays as it is.
 #[test]
-fn a_suspended_key_is_rejected_and_keeps_what_it_has_used() {
+fn a_suspended_key_keeps_its_use() {
     fn holds(algorithm: impl Algorithm, has_quotas: bool) {
         let limiter = RateLimiter::new(algorithm, MemoryStore::default().with_clock(clock()));
         let key = PartitionKey::from("a");
@@ -34,7 +34,7 @@ fn a_suspended_key_is_rejected_and_keeps_what_it_has_used() {
             }
         }
         assert_eq!(decided(limiter.decide(&ask(0))).remaining(), before.remaining());
-        // A reset clears the key, and the answer is that of the quota.
+        // A reset clears the key, and the answer comes from the quota.
         let reset = decided(limiter.decide(&Ask::reset(&key).under(Some(Quota::suspended()))));
         assert_eq!((reset, decided(limiter.decide(&ask(0))).remaining()), (Decision::suspended(), before.limit()));
     }
@@ -47,7 +47,7 @@ fn a_suspended_key_is_rejected_and_keeps_what_it_has_used() {
     }
 }
 
-/// One key of a naive model.
+/// One key in a naive model.
 trait Model: Clone {
     fn new(quota: Quota) -> Self;
 
@@ -60,7 +60,7 @@ trait Model: Clone {
     fn take(&mut self, cost: u64, now: u64);
 }
 
-/// A level of tokens, in parts of which each rate below drains a whole number in a nanosecond.
+/// A token level, in parts that each rate below drains in whole numbers per nanosecond.
 #[derive(Clone)]
 struct Level {
     quota: Quota,
@@ -98,7 +98,7 @@ impl Model for Level {
     }
 }
 
-/// The charges of a key, each with the window in which it counts. `SLIDES`: those of the window before weigh as well.
+/// A key's charges, each with the window in which it counts. `SLIDES`: charges from the window before weigh as well.
 #[derive(Clone)]
 struct Counts<const SLIDES: bool> {
     quota: Quota,
@@ -114,7 +114,7 @@ impl<const SLIDES: bool> Counts<SLIDES> {
         self.charges.iter().filter(|(charged, _)| *charged == window).map(|(_, cost)| u128::from(*cost)).sum()
     }
 
-    /// Units of one charge over the period.
+    /// One charge's units over the period.
     fn weighted(&self, now: u64) -> u128 {
         let (window, period) = (self.window(now), self.quota.period().as_nanos());
         let left = period - u128::from(now) % period;
@@ -148,7 +148,7 @@ impl<const SLIDES: bool> Model for Counts<SLIDES> {
     }
 }
 
-/// What a key is asked, under which quota.
+/// A question to a key, and its quota.
 struct Step {
     key: u64,
     cost: u64,
@@ -177,15 +177,15 @@ fn asked(limiter: &dyn Limiter, Step { key, cost, quota, mode }: &Step) -> Decis
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(*key), *cost).under(*quota).to(*mode)))
 }
 
-/// Asks a limiter and its model the same, and compares what they decide, what is left, and when a rejected request
-/// fits.
+/// Asks a limiter and its model equal questions, and compares their decisions, what is left, and when a rejected
+/// request fits.
 fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u64) {
     let (mut random, clock) = (Random::new(seed), clock());
     let mut own = quota(&mut random, is_bucket);
     let mut limiter = limiter(of(own), &clock);
     let mut models: HashMap<u64, (M, Quota)> = HashMap::new();
-    // Some limiters are asked without quotas at first. A bucket then counts in ticks, and hands on what it has counted:
-    // to a 2^33rd of the time in which it fills.
+    // Some limiters are asked without quotas at first. A bucket then counts in ticks, and hands its count on to a
+    // 2^33rd of its refill time.
     let is_exact = !is_bucket || random.below(2) == 0;
     let mut has_quotas = (is_bucket && is_exact) || random.below(2) == 0;
     assert!(!is_bucket || !is_exact || take_quotas(&*limiter));
@@ -194,7 +194,7 @@ fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u6
         let pause = random.pick(&[1, SECOND / 50, SECOND, 20 * SECOND]);
         clock.advance(Duration::from_nanos(random.below(pause) + 1));
         if random.below(60) == 0 {
-            // A live change of the limiter's own quota, or to one that is asked with quotas, or without.
+            // A live change to the limiter's own quota, or to one that is asked with quotas, or without.
             (own, has_quotas) = (quota(&mut random, is_bucket), is_bucket && is_exact || random.below(2) == 0);
             let heir = self::limiter(of(own), &clock);
             assert!(!has_quotas || take_quotas(&*heir));
@@ -244,24 +244,23 @@ fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u6
 }
 
 #[test]
-fn buckets_agree_with_the_model_as_quotas_change() {
+fn buckets_agree_with_the_model() {
     seeds(60).for_each(|seed| follows::<_, Level>(TokenBucket::new, true, seed));
 }
 
 #[test]
-fn fixed_windows_agree_with_the_model_as_quotas_change() {
+fn fixed_windows_agree_with_the_model() {
     seeds(60).for_each(|seed| follows::<_, Counts<false>>(FixedWindow::new, false, seed));
 }
 
 #[test]
-fn sliding_windows_agree_with_the_model_as_quotas_change() {
+fn sliding_windows_agree_with_the_model() {
     seeds(60).for_each(|seed| follows::<_, Counts<true>>(SlidingWindow::new, false, seed));
 }
 
-/// How much of a charge under one quota is still owed is known under another only if both have the same rate, or the
-/// same period of windows.
+/// Another quota knows how much a charge still owes only if both have equal rates, or equal window periods.
 #[test]
-fn a_charge_is_refunded_under_another_quota_only_if_its_units_are_the_same() {
+fn refunds_need_equal_units() {
     let day = Duration::from_secs(86_400);
     let (bucket, window) = (Quota::per_day(10), Quota::per_day(10));
     let alike = [Quota::per_day(10).burst(20), Quota::per_day(20)];
@@ -274,7 +273,7 @@ fn a_charge_is_refunded_under_another_quota_only_if_its_units_are_the_same() {
     refunds_under(SlidingWindow::new, window, unlike[1], 15);
 }
 
-/// The first window of any period, so that receipts name the same one.
+/// The first window for any period, so that receipts name one window.
 fn first_window() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(5 * SECOND))
 }
@@ -291,9 +290,9 @@ fn refunds_under<A: Algorithm>(of: fn(Quota) -> A, first: Quota, second: Quota, 
     assert_eq!(ask(0, second).remaining(), left, "{second:?}");
 }
 
-/// Windows that are asked without quotas continue the keys under their own one.
+/// Windows that are asked without quotas continue the keys under the limiter's quota.
 #[test]
-fn a_charge_under_a_quota_of_the_keys_own_is_refunded_after_quotas_are_gone_only_if_its_units_are_the_same() {
+fn refunds_after_quotas_need_equal_units() {
     let day = Duration::from_secs(86_400);
     for (own, left) in [(Quota::per_day(20), 10), (Quota::try_per(20, day * 2).unwrap(), 6)] {
         let (clock, key) = (first_window(), PartitionKey::from("key"));
@@ -306,9 +305,9 @@ fn a_charge_under_a_quota_of_the_keys_own_is_refunded_after_quotas_are_gone_only
     }
 }
 
-/// The windows of a key begin at an instant of its own, which does not depend on its quota.
+/// A key's windows begin at its own instant, which does not depend on its quota.
 #[test]
-fn keys_with_quotas_of_their_own_have_staggered_windows() {
+fn own_quotas_have_staggered_windows() {
     let clock = clock();
     let limiter = limiter(FixedWindow::new(Quota::per_hour(10)).staggered(), &clock);
     assert!(take_quotas(&*limiter));
@@ -323,7 +322,7 @@ fn keys_with_quotas_of_their_own_have_staggered_windows() {
 }
 
 #[test]
-fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
+fn a_flood_evicts_none_owing_more() {
     let store = MemoryStore::with_capacity(64).when_full(WhenFull::EvictLeast).with_clock(clock());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_day(7)), store).into_limiter();
     assert!(take_quotas(&*limiter));
@@ -339,9 +338,9 @@ fn a_flood_of_keys_with_quotas_of_their_own_evicts_none_that_owe_more() {
     assert_eq!(ask(1_999, 0).remaining(), 9, "the last one has found room");
 }
 
-/// Windows that begin at other instants, and units of another kind, cannot be counted on.
+/// A limiter cannot use counts from windows that begin at other instants, or in other units.
 #[test]
-fn a_limiter_with_quotas_inherits_from_its_like_only() {
+fn quota_limiters_inherit_from_their_like() {
     let clock = clock();
     let with_quotas = |limiter: Arc<dyn Limiter>| {
         assert!(take_quotas(&*limiter));
@@ -364,7 +363,7 @@ fn a_limiter_with_quotas_inherits_from_its_like_only() {
     assert!(!inherits(&buckets[1], &fixed[0]) && !inherits(&fixed[1], &buckets[0]));
 }
 
-/// A bucket of somebody's own, which counts what it likes.
+/// A custom bucket, which counts as it likes.
 struct Custom(TokenBucket);
 
 impl Algorithm for Custom {
@@ -391,8 +390,9 @@ impl Algorithm for Custom {
     }
 }
 
+/// Two different algorithms do not inherit from each other, even with states of one type.
 #[test]
-fn an_algorithm_inherits_from_no_other_one_that_has_states_of_the_same_type() {
+fn equal_state_types_do_not_inherit() {
     let (clock, bucket) = (clock(), || TokenBucket::new(Quota::per_hour(10)));
     for has_quotas in [false, true] {
         let [first, second] = [limiter(bucket(), &clock), limiter(Custom(bucket()), &clock)];
@@ -404,10 +404,9 @@ fn an_algorithm_inherits_from_no_other_one_that_has_states_of_the_same_type() {
     }
 }
 
-/// There is no room for the key in the table of an heir that is full, and its state need not be kept: nothing is
-/// charged.
+/// A full heir's table has no room for the key, and its state need not be kept because nothing is charged.
 #[test]
-fn a_full_heir_judges_a_key_that_it_inherits_by_what_the_key_has_used() {
+fn a_full_heir_judges_by_use() {
     let clock = clock();
     let [before, heir] = [(); 2].map(|()| {
         let store = MemoryStore::with_capacity(8).when_full(WhenFull::Reject).with_clock(clock.clone());

@@ -1,4 +1,4 @@
-//! Keys with windows of the calendar of their own, against a naive model.
+//! Keys with their own calendar windows, against a naive model.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const ZONES: [&str; 7] = [
     "Australia/Lord_Howe",
 ];
 
-/// Windows of days, weeks and months, in each zone, with two limits.
+/// Windows over days, weeks and months, in each zone, with two limits.
 fn windows() -> Vec<CalendarWindow> {
     let mut windows = Vec::new();
     for (zone, limit) in ZONES.into_iter().flat_map(|zone| [(zone, 3), (zone, 7)]) {
@@ -36,19 +36,18 @@ fn windows() -> Vec<CalendarWindow> {
     windows
 }
 
-/// The zone and the period of a window, which two windows with different limits share.
+/// A window's zone and period, which two windows with different limits share.
 const fn schedule(index: usize) -> (usize, usize) {
     (index / 14, index % 7)
 }
 
-/// The second at which the window of `now` ends.
+/// The second at which the window around `now` ends.
 fn end(window: &CalendarWindow, now: u64) -> u64 {
     let left = window.decide(None, Timestamp::from_nanos(now * 1_000_000_000), 0).0.reset_after();
     now + left.as_secs()
 }
 
-/// A key: its used units, when they cease to count, and the index and the quota of the window that it was last asked
-/// under.
+/// A key: its used units, when they cease to count, and its last question's window index and quota.
 #[derive(Clone, Copy, Default)]
 struct Model {
     used: u64,
@@ -60,7 +59,7 @@ struct Model {
 }
 
 impl Model {
-    /// Lets the used units count in the present window of this calendar, if it is another one, or has another limit
+    /// Lets the used units count in this calendar's present window, if it is another calendar, or has another limit
     /// since a live change.
     fn enter(&mut self, (index, window): (usize, &CalendarWindow), now: u64) {
         let quota = Some(window.quota());
@@ -72,7 +71,7 @@ impl Model {
         }
     }
 
-    /// Charges the units. Returns whether they fit, the rest, and the seconds to the end of the window.
+    /// Charges the units. Returns whether they fit, the rest, and the seconds until the window ends.
     fn ask(&mut self, window: (usize, &CalendarWindow), now: u64, cost: u64) -> (bool, u64, u64) {
         self.enter(window, now);
         let limit = window.1.quota().limit();
@@ -97,9 +96,9 @@ fn outcome(decision: Decision) -> (bool, u64, u64) {
 }
 
 /// Customers who move, some of whom have the limiter's own window for a time, with clocks that go on by seconds to
-/// weeks, and back. A live change of the limiter's window moves the keys that have it, and no others.
+/// weeks, and back. A live change to the limiter's window moves exactly the keys that have it.
 #[test]
-fn windows_of_keys_agree_with_the_model() {
+fn keys_windows_agree_with_the_model() {
     let all = windows();
     let draw = |random: &mut Random| usize::try_from(random.below(all.len() as u64)).unwrap();
     let mut moves = 0;
@@ -107,18 +106,18 @@ fn windows_of_keys_agree_with_the_model() {
     while trace.goes_on([("moves", moves > 1_000)]) {
         let seed = trace.seed();
         let mut random = Random::new(seed);
-        // From August 2026 on, with the changes of clocks in autumn.
+        // From August 2026 on, including the autumn clock changes.
         let mut now = 1_785_542_400 + random.below(60 * 86_400);
         let clock = clock(now);
         let mut own = draw(&mut random);
         let mut limiter = limiter(all[own].clone(), &clock);
-        // The index of a key under the limiter's own window.
+        // The index for a key under the limiter's own window.
         let none = all.len();
         let mut models = [Model::default(); 6];
         for step in 0..1_000 {
             let seconds = random.pick(&[0, 0, 0, 1, 1_800, 3_600, 18_000, 90_000, 600_000]);
-            // Once a state has expired, a change or another key may drop it. Set back before its end, the clock would
-            // show which are left (see `CalendarWindow`).
+            // Once a state has expired, a change or another key may drop it. If the clock were set back before the
+            // state's end, it would show which states are left (see `CalendarWindow`).
             let mut ends = models.iter().flat_map(|model| [model.ends, model.ended]);
             let may_go_back = ends.all(|ends| !(now - 3_600..=now).contains(&ends));
             now = if random.below(50) == 0 && may_go_back { now - 3_600 } else { now + seconds };
@@ -133,7 +132,7 @@ fn windows_of_keys_agree_with_the_model() {
             }
             let id = random.below(6);
             let model = &mut models[usize::try_from(id).unwrap()];
-            // Most requests of a key come with the window that it has.
+            // Most of a key's requests come with the window that it has.
             let index = match random.below(8) {
                 0 => none,
                 1 => draw(&mut random),
@@ -156,10 +155,10 @@ fn windows_of_keys_agree_with_the_model() {
     }
 }
 
-/// A customer who may choose a zone at each request, asks in all of them every half hour, and then waits in the one
-/// whose day ends first. Each end of a window grants the limit once; and in between, nothing is gained by moving.
+/// A customer who may choose a zone for each request asks in all of them every half hour, and then waits in the zone
+/// whose day ends first. Each window's end grants the limit once; in between, moving gains nothing.
 #[test]
-fn moving_grants_the_limit_once_per_midnight_and_no_more() {
+fn moving_grants_once_per_midnight() {
     let zones = ZONES.map(|zone| CalendarWindow::daily(5).zone(zone).unwrap());
     let start = 1_785_542_400;
     let clock = clock(start);
@@ -179,10 +178,10 @@ fn moving_grants_the_limit_once_per_midnight_and_no_more() {
     assert!(admitted > 100 && admitted <= 5 * (midnights + 1), "{admitted} at {midnights} midnights");
 }
 
-/// A live change of the limiter's window, made while the clock is set back over midnight. It moved keys with windows of
-/// their own, which it does not concern, into the window before midnight, so that the next one began anew.
+/// A live change to the limiter's window, made while the clock is set back over midnight. It moved keys with their own
+/// windows, which it does not concern, into the window before midnight, so that the next one began anew.
 #[test]
-fn a_live_change_leaves_the_windows_of_keys() {
+fn a_live_change_leaves_keys_windows() {
     let midnight = 1_791_331_200;
     let clock = clock(midnight + 1_800);
     let before = limiter(CalendarWindow::daily(5).zone("Europe/Berlin").unwrap(), &clock);
@@ -196,10 +195,10 @@ fn a_live_change_leaves_the_windows_of_keys() {
     assert_eq!(ask(&after), (true, 1, 84_600));
 }
 
-/// A charge of one window, refunded once the key is in another: only if both end at the same instant.
+/// One window's charge, refunded once the key is in another: only if both end at one instant.
 #[test]
-fn a_charge_of_another_window_is_not_refunded() {
-    // Noon of 20 March 2026 in Berlin.
+fn another_windows_charge_is_not_refunded() {
+    // Noon on 20 March 2026 in Berlin.
     let clock = clock(1_774_004_400);
     let month = |zone: &str, limit| CalendarWindow::monthly(limit).zone(zone).unwrap();
     let [berlin, greater, paris, london] =

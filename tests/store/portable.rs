@@ -19,7 +19,7 @@ struct AsBytes<A>(A);
 struct Bytes {
     kept: [u8; 34],
     length: usize,
-    /// As a store would keep it, to forget the key then.
+    /// A store keeps this time, to forget the key then.
     expires: Timestamp,
 }
 
@@ -70,7 +70,7 @@ fn quota() -> Quota {
 }
 
 #[test]
-fn states_that_are_kept_as_bytes_pass_the_conformance_suite() {
+fn states_as_bytes_pass_the_suite() {
     check_algorithm(&AsBytes(TokenBucket::new(quota().burst(3))), seed());
     check_algorithm(&AsBytes(TokenBucket::new(quota())), seed());
     check_algorithm(&AsBytes(FixedWindow::new(quota())), seed());
@@ -78,9 +78,9 @@ fn states_that_are_kept_as_bytes_pass_the_conformance_suite() {
 }
 
 #[test]
-fn a_window_of_the_calendar_is_read_by_another_calendar() {
+fn another_calendar_reads_a_calendar_window() {
     let (utc, berlin) = (CalendarWindow::daily(10), CalendarWindow::daily(20).zone("Europe/Berlin").expect("a zone"));
-    // The first of January 2024, noon.
+    // Noon on 1 January 2024.
     let now = Timestamp::from_nanos(1_704_110_400_000_000_000);
     let bytes = utc.to_bytes(&utc.decide(None, now, 4).1.unwrap());
     let left = |window: &CalendarWindow| {
@@ -94,7 +94,7 @@ fn a_window_of_the_calendar_is_read_by_another_calendar() {
 }
 
 #[test]
-fn what_was_used_stays_used_under_another_quota() {
+fn use_survives_another_quota() {
     let now = Timestamp::from_nanos(1_700_000_000_000_000_000);
     let other = Quota::per_hour(100);
     let left = |used: u64| 100 - used;
@@ -109,8 +109,9 @@ fn what_was_used_stays_used_under_another_quota() {
     assert_eq!(large.decide(Some(state), now, 0).0.remaining(), left(7));
 }
 
+/// They are an error, or a state that can be decided.
 #[test]
-fn other_bytes_are_an_error_or_a_state_that_can_be_decided() {
+fn other_bytes_are_handled() {
     let mut random = Random::of_trial(7);
     let (bucket, window) = (TokenBucket::new(quota()), SlidingWindow::new(quota()));
     let now = Timestamp::from_nanos(1_700_000_000_000_000_000);

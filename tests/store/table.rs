@@ -1,4 +1,4 @@
-//! The tables of the memory store under load: floods, races, and what happens when they are full.
+//! The memory store's tables under load: floods, races, and what happens when they are full.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -23,12 +23,13 @@ fn limited<A: Algorithm>(algorithm: A, keys: usize) -> Limited<A> {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock()))
 }
 
-/// How many of the keys may share the slot of another, and so be rejected: the documented probability is at most 16 /
-/// 2^28 per new key, which is 0.6 for ten million. More than ten are as good as never met by chance.
+/// How many keys may share another one's slot, and so be rejected: the documented probability is at most 16 / 2^28 per
+/// new key, which is 0.6 for ten million. More than ten practically never meet by chance.
 const SHARING: u64 = 10;
 
+/// None of the keys is lost.
 #[test]
-fn keys_take_17_bytes_each_and_none_is_lost() {
+fn keys_take_17_bytes_each() {
     let quota = Quota::per_hour(1);
     let count = rounds(30_000, 1_000_000);
     keeps_all(TokenBucket::new(quota), count);
@@ -50,7 +51,7 @@ fn keeps_all<A: Algorithm>(algorithm: A, count: usize) {
 
 /// When two threads insert a key at once, it must not get two slots.
 #[test]
-fn keys_that_two_threads_insert_are_charged_once() {
+fn concurrently_inserted_keys_are_charged_once() {
     are_charged_once(TokenBucket::new(Quota::per_hour(1)), rounds(2, 10) as u64);
     are_charged_once(FixedWindow::new(Quota::per_hour(1)), rounds(1, 3) as u64);
     are_charged_once(SlidingWindow::new(Quota::per_hour(1)), rounds(1, 3) as u64);
@@ -77,10 +78,10 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
     }
 }
 
-/// Decisions by four threads on a few keys, while the clock advances, ten million with all rounds: at every step each
-/// key is admitted exactly what the algorithm alone would admit, and no interval sees too much.
+/// Four threads decide on a few keys while the clock advances, ten million times with all rounds. At every step each
+/// key gets exactly what the algorithm alone would admit, and no interval sees too much.
 #[test]
-fn no_interval_admits_more_than_burst_and_rate() {
+fn no_interval_admits_too_much() {
     admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), rounds(80, 1_000) as u64);
     let window = Quota::per(64, Duration::from_millis(64));
     admits_what_the_algorithm_does(FixedWindow::new(window), rounds(40, 500) as u64);
@@ -120,7 +121,7 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
             for key in 0..KEYS {
                 let taken = admitted[key].swap(0, Ordering::Relaxed);
                 let free = algorithm.decide(models[key], now, 0).0.remaining();
-                // Every key is asked for more often in a round than it can have.
+                // In each round, every key gets more requests than it can have.
                 assert_eq!(taken, free, "round {round}, key {key}");
                 models[key] = algorithm.decide(models[key], now, taken).1.or(models[key]);
                 checkers[key].admit(now, taken);
@@ -135,10 +136,10 @@ fn admits_what_the_algorithm_does<A: Algorithm + Copy>(algorithm: A, rounds: u64
     });
 }
 
-/// The same against the running clock. The store reads it somewhere between the two readings here, so the test asserts:
-/// of all that was asked for after *a* and answered before *b*, no more is admitted than burst + rate × (b − a).
+/// On the running clock, which the store reads somewhere between the two readings here. So the test asserts: among all
+/// questions asked after *a* and answered before *b*, at most burst + rate × (b − a) are admitted.
 #[test]
-fn no_interval_of_real_time_admits_more_either() {
+fn no_interval_of_real_time_admits_more() {
     let quota = Quota::per_second(200_000).burst(100);
     let limiter = RateLimiter::in_memory(TokenBucket::new(quota));
     let run = || {
@@ -159,7 +160,7 @@ fn no_interval_of_real_time_admits_more_either() {
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     limiter.check_invariants();
-    // From each start, count what was answered by each end: quadratic, so on stretches of the log.
+    // From each start, count the answers by each end: quadratic, so on stretches of the log.
     log.sort_unstable();
     for stretch in log.windows(400).step_by(97) {
         let (from, mut ends) = (stretch[0].0, stretch.iter().map(|(_, end)| *end).collect::<Vec<_>>());
@@ -171,10 +172,10 @@ fn no_interval_of_real_time_admits_more_either() {
     }
 }
 
-/// Keys that owe nothing any more make room, however long ago they paid: the stored times repeat, and must not look
+/// Keys that no longer owe anything make room, however long ago they paid: the stored times repeat, and must not look
 /// like debts then.
 #[test]
-fn stored_times_that_repeat_are_no_debts() {
+fn repeating_stored_times_are_no_debts() {
     let quota = Quota::per_second(10).burst(20);
     let clock = clock();
     let limiter =
@@ -195,8 +196,9 @@ fn stored_times_that_repeat_are_no_debts() {
     assert_eq!(limiter.evicted_live(), 0);
 }
 
+/// A clock that is set to its end does no harm either.
 #[test]
-fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
+fn a_reversed_clock_neither_hangs_nor_admits() {
     let clock = clock();
     let quota = Quota::per_second(10).burst(20);
     let store = MemoryStore::with_capacity(1_000).with_clock(clock.clone());
@@ -222,9 +224,9 @@ fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     limiter.check_invariants();
 }
 
-/// Debts survive from one epoch of the table to the next, and the one after that.
+/// Debts survive from one table epoch to the next, and the one after that.
 #[test]
-fn debts_are_kept_for_as_long_as_they_are_owed() {
+fn debts_are_kept_while_owed() {
     let quota = Quota::per_day(100).burst(100);
     let (bucket, clock) = (TokenBucket::new(quota), clock());
     let limiter = RateLimiter::new(bucket, MemoryStore::with_capacity(100).with_clock(clock.clone()));
@@ -243,9 +245,9 @@ fn debts_are_kept_for_as_long_as_they_are_owed() {
     }
 }
 
-/// Twice as many fresh keys as there are slots, each spending 1 of 20: keys that owe all 20 stay limited.
+/// There are twice more fresh keys than slots, each spending 1 of 20: keys that owe all 20 stay limited.
 #[test]
-fn a_flood_evicts_none_of_the_keys_that_owe_most() {
+fn a_flood_evicts_no_greatest_debts() {
     evicts_none_of_the_keys_that_owe_most(TokenBucket::new(Quota::per_hour(20)));
     evicts_none_of_the_keys_that_owe_most(FixedWindow::new(Quota::per_hour(20)));
     evicts_none_of_the_keys_that_owe_most(SlidingWindow::new(Quota::per_hour(20)));
@@ -262,8 +264,9 @@ fn evicts_none_of_the_keys_that_owe_most<A: Algorithm>(algorithm: A) {
     limiter.check_invariants();
 }
 
+/// New keys are rejected until a slot is free.
 #[test]
-fn when_full_reject_rejects_new_keys_until_a_slot_is_free() {
+fn reject_turns_new_keys_away() {
     rejects_new_keys(TokenBucket::new(Quota::per_hour(1)));
     rejects_new_keys(FixedWindow::new(Quota::per_hour(1)));
     rejects_new_keys(SlidingWindow::new(Quota::per_hour(1)));
@@ -277,7 +280,7 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     let admitted = (0..20_000).filter(|key| admits(&limiter, *key)).count();
     assert!((1_900..=2_048).contains(&admitted), "{admitted} of 2,000 slots");
     assert_eq!(limiter.evicted_live(), 0);
-    // A key that shares the slot of another is rejected, and is not turned away.
+    // A key that shares another one's slot is rejected, and is not turned away.
     let rejected = 20_000 - admitted as u64;
     let turned_away = limiter.turned_away();
     assert!((rejected - SHARING..=rejected).contains(&turned_away), "{turned_away} of {rejected}");
@@ -291,8 +294,9 @@ fn rejects_new_keys<A: Algorithm>(algorithm: A) {
     limiter.check_invariants();
 }
 
+/// New keys share these budgets.
 #[test]
-fn when_full_overflow_lets_new_keys_share_512_budgets() {
+fn overflow_shares_512_budgets() {
     new_keys_share(TokenBucket::new(Quota::per_hour(1)));
     new_keys_share(FixedWindow::new(Quota::per_hour(1)));
     new_keys_share(SlidingWindow::new(Quota::per_hour(1)));

@@ -29,7 +29,7 @@ fn limiter<A: Algorithm>(algorithm: A, clock: &ManualClock) -> Shared {
     RateLimiter::new(algorithm, MemoryStore::with_capacity(64).with_clock(clock.clone())).into_limiter()
 }
 
-/// A daily limit in each form of a table, with the cost that is a fifth of it.
+/// A daily limit for each table form, with the cost that is a fifth of it.
 fn daily(clock: &ManualClock) -> [(&'static str, Shared, u64, Option<Quota>); 5] {
     let large = FixedWindow::new(Quota::per_day(LIMIT * LARGE));
     let fixed = || FixedWindow::new(Quota::per_day(LIMIT));
@@ -95,7 +95,7 @@ fn a_month_ends_when_the_calendar_says() {
 
 /// The wall clock passes midnight, is set back before it, and passes it again, by a tenth of a second.
 #[test]
-fn a_step_back_over_midnight_begins_no_day_twice() {
+fn a_midnight_step_repeats_no_day() {
     let clock = ManualClock::starting_at(MORNING);
     for subject in daily(&clock) {
         let before = MORNING.saturating_add(14 * HOUR - Duration::from_millis(50));
@@ -116,14 +116,14 @@ fn a_step_back_over_midnight_begins_no_day_twice() {
 
 /// A clock that was far ahead is corrected: keys are not locked for the time by which it was wrong.
 #[test]
-fn a_far_step_back_locks_two_windows_at_most() {
+fn a_far_step_locks_two_windows() {
     for days in [2, 40, 4_000] {
         let clock = ManualClock::starting_at(MORNING);
         for subject in daily(&clock) {
             clock.set_wall(MORNING.saturating_add(days * DAY));
             assert_eq!(admitted(&subject, "a"), LIMIT, "{}", subject.0);
             clock.set_wall(MORNING);
-            // A policy that is asked after another one is looked at first, and only then charged.
+            // A policy that is asked after another one is peeked at first, and only then charged.
             let looked = ask_in(&subject, "a", Mode::Peek);
             assert!(looked.retry_after().is_some_and(|wait| wait <= 38 * HOUR), "{}: {looked:?}", subject.0);
             let rejected = ask(&subject, "a");
@@ -140,7 +140,7 @@ fn a_far_step_back_locks_two_windows_at_most() {
 
 /// Each limit passes once for each time that the wall clock goes forward into another day, and each wait is true.
 #[test]
-fn no_jumps_admit_more_than_their_days() {
+fn jumps_admit_only_their_days() {
     for seed in seeds(rounds(100, 2_000)) {
         let clock = ManualClock::starting_at(MORNING);
         for subject in daily(&clock) {
@@ -199,7 +199,7 @@ fn other_limits_ignore_the_wall_clock() {
 
 /// A live change after a step back keeps the used units in the windows by the clock as it is.
 #[test]
-fn heirs_of_a_skewed_table_follow_the_clock() {
+fn a_skewed_tables_heirs_follow_the_clock() {
     let clock = ManualClock::starting_at(MORNING);
     let key = PartitionKey::from("a");
     let count = |limiter: &Shared| {

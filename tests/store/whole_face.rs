@@ -1,5 +1,5 @@
-//! The whole public face of a store, over a map behind a mutex, as a package outside of this one would write it: limits
-//! over time, decisions on several keys, charges by hand, and records. It passes all suites, and limiters work over it.
+//! A store's whole public interface, over a map behind a mutex, as an outside package would write it: limits over time,
+//! decisions on several keys, charges by hand, and records. It passes all suites, and limiters work over it.
 
 mod suites;
 
@@ -17,7 +17,7 @@ use tower_sluice::store::remote::{
 };
 use tower_sluice::time::{Clock, ManualClock, Monotonic, Timestamp};
 
-/// The server. Clones are the same.
+/// The server. Clones share its content.
 #[derive(Clone)]
 struct MapServer {
     content: Arc<Mutex<Content>>,
@@ -30,7 +30,7 @@ struct Content {
     records: HashMap<String, (Vec<u8>, Timestamp)>,
 }
 
-/// What is kept of a key: its standing, and the bytes of its state.
+/// A key's stored values: its standing, and its state's bytes.
 #[derive(Clone, Default, PartialEq)]
 struct Kept {
     standing: Standing,
@@ -71,7 +71,7 @@ impl Kept {
         Self { standing, state: state.map(|state| algorithm.to_bytes(&state)) }
     }
 
-    /// The state; while the key owes something, as of the end of the debt.
+    /// The state; while the key owes something, at the time when the debt ends.
     fn state<A: Portable>(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
         let state = |bytes: &Vec<u8>| algorithm.from_bytes(bytes, now.max(self.standing.owing_until));
         self.state.as_ref().map(|bytes| state(bytes).expect("a state of this algorithm"))
@@ -130,7 +130,7 @@ impl<A: Portable + Clone> Backend<A> for MapServer {
     }
 }
 
-/// A key in a call, whatever its algorithm.
+/// A key in a call, with any algorithm.
 struct MapPart {
     name: String,
     /// What the key has after a charge; `None` without room.

@@ -1,4 +1,4 @@
-//! Quotas of more than 32 bits, which no word holds: in memory they are kept as states, and decided exactly.
+//! Quotas above 32 bits, which no word holds: in memory they are kept as states, and decided exactly.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::support::cases::cases;
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// A month of ten terabytes.
+/// Ten terabytes a month.
 const MONTH: Quota = Quota::per(10_000_000_000_000, Duration::from_secs(30 * 86_400));
 
 /// Draws numbers from one to `most`, of all magnitudes.
@@ -40,8 +40,8 @@ fn quota() -> impl Strategy<Value = Quota> {
         .prop_map(|((limit, burst), period)| Quota::per(limit, Duration::from_nanos(period)).burst(burst))
 }
 
-/// A step of a trace: how long after the one before, in thousandths of a period; the cost; and whether the last charge
-/// is refunded instead.
+/// A trace step: the time since the one before, in thousandths of a period; the cost; and whether the last charge is
+/// refunded instead.
 type Step = (u32, u64, bool);
 
 fn trace() -> impl Strategy<Value = (Quota, Vec<Step>)> {
@@ -60,7 +60,7 @@ fn trace() -> impl Strategy<Value = (Quota, Vec<Step>)> {
     })
 }
 
-/// A limiter in memory decides as the algorithm does that is asked directly, to the last bit.
+/// A limiter in memory decides like the algorithm asked directly, to the last bit.
 fn decides_as<A: Algorithm + Clone>(algorithm: &A, steps: &[Step]) -> Result<(), TestCaseError> {
     let clock = clock();
     let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
@@ -94,7 +94,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn memory_decides_as_the_algorithm_for_all_wide_quotas((quota, steps) in trace()) {
+    fn memory_decides_as_the_algorithm((quota, steps) in trace()) {
         decides_as(&TokenBucket::new(quota), &steps)?;
         let window = Quota::per(quota.limit().max(quota.max_burst()), quota.period());
         decides_as(&FixedWindow::new(window), &steps)?;
@@ -102,9 +102,9 @@ proptest! {
         decides_as(&CalendarWindow::monthly(window.limit()), &steps)?;
     }
 
-    /// The same through the bytes of states, and under another quota.
+    /// The trace passes through the states' bytes, and another quota.
     #[test]
-    fn bytes_keep_states_of_all_wide_quotas((quota, steps) in trace(), other in quota()) {
+    fn bytes_keep_wide_states((quota, steps) in trace(), other in quota()) {
         fn keep<A: Portable + Clone>(of: impl Fn(Quota) -> A, quota: Quota, other: Quota, steps: &[Step]) -> Result<(), TestCaseError>
         where
             A::State: PartialEq + std::fmt::Debug,
@@ -141,7 +141,7 @@ fn left(limiter: &Arc<dyn Limiter>) -> u64 {
     ask(limiter, 0).remaining()
 }
 
-/// Changes to a limiter of this algorithm.
+/// Changes to a limiter with this algorithm.
 fn changed<A: Algorithm>(before: &Arc<dyn Limiter>, algorithm: A, clock: &ManualClock) -> Arc<dyn Limiter> {
     let next = limiter(algorithm, clock);
     let heir = inherit(&next, before).expect("one of its kind");
@@ -151,7 +151,7 @@ fn changed<A: Algorithm>(before: &Arc<dyn Limiter>, algorithm: A, clock: &Manual
 }
 
 #[test]
-fn a_bucket_keeps_what_was_used_between_words_and_wide_quotas() {
+fn buckets_keep_use_across_widths() {
     let (clock, small) = (clock(), Quota::per_hour(1_000_000));
     let words = limiter(TokenBucket::new(small), &clock);
     assert_eq!(ask(&words, 400_000).remaining(), 600_000);
@@ -160,7 +160,7 @@ fn a_bucket_keeps_what_was_used_between_words_and_wide_quotas() {
     assert_eq!(left(&wide), MONTH.limit() - 400_000);
     assert_eq!(ask(&wide, 500_000_000_000).remaining(), MONTH.limit() - 500_000_400_000);
 
-    // Another wide one, and one of the same rate.
+    // Another wide quota, and one with an equal rate.
     let twice = changed(&wide, TokenBucket::new(Quota::per(2 * MONTH.limit(), MONTH.period())), &clock);
     assert_eq!(left(&twice), 2 * MONTH.limit() - 500_000_400_000);
     let burst = changed(&twice, TokenBucket::new(Quota::per(2 * MONTH.limit(), MONTH.period()).burst(1 << 45)), &clock);
@@ -183,9 +183,9 @@ fn a_bucket_keeps_what_was_used_between_words_and_wide_quotas() {
     assert!(ask(&words, 1).is_allowed() && !ask(&words, 1).is_allowed());
 }
 
-/// A debt that words hold goes from a wide quota straight to words, and is exact to a tick.
+/// A debt that fits into words goes there directly from a wide quota, and is exact to a tick.
 #[test]
-fn a_small_debt_under_a_wide_quota_becomes_one_of_words() {
+fn a_small_wide_debt_becomes_words() {
     // The limit alone is wide.
     let fast = Quota::per_second(10_000_000_000).burst(100_000_000);
     let clock = clock();
@@ -200,10 +200,10 @@ fn a_small_debt_under_a_wide_quota_becomes_one_of_words() {
     assert_eq!(left(&wide), 50_000_000);
 }
 
-/// What a charge from before a change still owes is not known in the other form, and stays charged: a refund gives back
+/// The other form does not know how much an earlier charge still owes, so the charge stays: a refund gives back
 /// nothing, and never too much.
 #[test]
-fn a_charge_from_before_a_change_of_form_stays_charged() {
+fn a_change_of_form_keeps_charges() {
     let clock = clock();
     let key = PartitionKey::from("key");
     let quotas = [Quota::per_hour(1_000_000), MONTH, Quota::per(2 * MONTH.limit(), MONTH.period()), Quota::per_hour(9)];
@@ -221,7 +221,7 @@ fn a_charge_from_before_a_change_of_form_stays_charged() {
 }
 
 #[test]
-fn windows_keep_what_was_used_between_words_and_wide_quotas() {
+fn windows_keep_use_across_widths() {
     fn check<A: Algorithm>(of: fn(Quota) -> A) {
         let clock = clock();
         let per_day = |limit| Quota::per(limit, DAY);
@@ -232,7 +232,7 @@ fn windows_keep_what_was_used_between_words_and_wide_quotas() {
         assert_eq!(ask(&wide, 1 << 49).remaining(), Quota::MAX_UNITS - 40_000 - (1 << 49));
         let small = changed(&wide, of(per_day(60_000)), &clock);
         assert_eq!((left(&small), ask(&small, 1).is_allowed()), (0, false));
-        // What was used is still known when the limit is raised again.
+        // The used count is still known when the limit is raised again.
         let wide = changed(&small, of(per_day(Quota::MAX_UNITS)), &clock);
         assert_eq!(left(&wide), Quota::MAX_UNITS - 40_000 - (1 << 49));
         clock.advance(3 * DAY);
@@ -243,9 +243,9 @@ fn windows_keep_what_was_used_between_words_and_wide_quotas() {
     check(SlidingWindow::new);
 }
 
-/// Keys with quotas of their own, some of which are wide.
+/// Keys with their own quotas, some of them wide.
 #[test]
-fn a_key_keeps_what_it_used_between_narrow_and_wide_quotas_of_its_own() {
+fn keys_keep_use_across_widths() {
     fn check<A: Algorithm>(of: fn(Quota) -> A) {
         let clock = clock();
         let (narrow, wide) = (Quota::per(1_000, DAY), Quota::per(Quota::MAX_UNITS, DAY));

@@ -19,12 +19,12 @@ fn limiter<A: Algorithm>(algorithm: A, keys: usize) -> (Limited<A>, ManualClock)
     (RateLimiter::new(algorithm, MemoryStore::with_capacity(keys).with_clock(clock.clone())), clock)
 }
 
-/// What clients see of a decision.
+/// The numbers that clients see in a decision.
 fn numbers(decision: &Decision) -> (Outcome, u64, u64, Duration) {
     (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
 }
 
-/// Draws a step of the clock: none, within a window, over some, and over so many that what a word counts repeats.
+/// Draws a clock step: none, within a window, over some, and over so many that a word's count repeats.
 fn step(random: &mut Random, period: u64) -> u64 {
     let within = random.below(period);
     match random.below(16) {
@@ -38,8 +38,8 @@ fn step(random: &mut Random, period: u64) -> u64 {
     }
 }
 
-/// Charges, peeks, refunds and resets. The clock only goes forward: what the table clears when an epoch begins, and
-/// what was refunded in whole, does not come back with a clock that is set back, as it does with the algorithm.
+/// Charges, peeks, refunds and resets. The clock only goes forward. If it were set back, the algorithm's states would
+/// come back, but not what the table cleared when an epoch began, nor what was refunded in whole.
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
@@ -71,7 +71,7 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             1 => {
                 let _ = limiter.decide(&Ask::reset(&key));
                 states[index] = None;
-                // After a reset no charge of the key is refunded, nor of one in 256 other keys.
+                // After a reset, neither the key's charges are refunded nor those by one in 256 other keys.
                 charges.clear();
             }
             2 => {
@@ -105,9 +105,9 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     assert_eq!(limiter.evicted_live(), 0);
 }
 
-/// Windows of all lengths and limits, those that fit into words and those that do not.
+/// Windows with all lengths and limits, whether they fit into words or not.
 #[test]
-fn decisions_are_those_of_the_algorithm() {
+fn decisions_match_the_algorithm() {
     let hours = |hours: u64| Duration::from_secs(3_600 * hours);
     for (limit, period) in [
         (1, Duration::from_nanos(1)),
@@ -137,8 +137,8 @@ fn decisions_are_those_of_the_algorithm() {
     }
 }
 
-/// The windows of a key begin at one of 512 instants, and all decisions on it are those of the algorithm on a clock
-/// that is ahead by that much.
+/// A key's windows begin at one of 512 instants. All decisions match the algorithm's on a clock that is ahead by that
+/// much.
 fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     let (limiter, clock) = limiter(algorithm, 64);
     let (quota, mut random) = (algorithm.quota(), Random::of_trial(seed));
@@ -162,8 +162,9 @@ fn decides_like_one_of_512<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     limiter.check_invariants();
 }
 
+/// Apart from that, they decide as the algorithm.
 #[test]
-fn staggered_windows_decide_as_the_algorithm_on_a_shifted_clock() {
+fn staggered_windows_shift_the_clock() {
     for (limit, period) in [(3, 10_000_000), (5, 5_000_000_000), (65_535, 5_000_000_000), (7, 60_000_000_000)] {
         let quota = Quota::per(limit, Duration::from_nanos(period));
         for seed in 0..20 {
@@ -173,8 +174,8 @@ fn staggered_windows_decide_as_the_algorithm_on_a_shifted_clock() {
     }
 }
 
-/// Counts of windows that have ended make room, however long ago they ended: the stored indices repeat, and must not
-/// look like present windows then.
+/// Windows that have ended make room, however long ago they ended: the stored indices repeat, and must not look like
+/// present windows then.
 fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
     let limit = algorithm.quota().limit();
     let (limiter, clock) = limiter(algorithm, 1_000);
@@ -195,7 +196,7 @@ fn ended_windows_make_room<A: Algorithm>(algorithm: A) {
 }
 
 #[test]
-fn stored_indices_that_repeat_are_no_present_windows() {
+fn repeating_indices_are_no_present_windows() {
     for seconds in [1, 5, 60] {
         for limit in [1, 20, 16_383] {
             let quota = Quota::per(limit, Duration::from_secs(seconds));
@@ -240,8 +241,9 @@ fn survives_any_clock<A: Algorithm>(algorithm: A) {
     limiter.check_invariants();
 }
 
+/// A clock that is set to its end does no harm either.
 #[test]
-fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
+fn a_reversed_clock_neither_hangs_nor_admits() {
     for (limit, seconds) in [(20, 2), (16_383, 1), (65_535, 5), (7, 60), (100, 3_600)] {
         let quota = Quota::per(limit, Duration::from_secs(seconds));
         survives_any_clock(FixedWindow::new(quota));
@@ -251,9 +253,9 @@ fn a_clock_that_is_set_back_or_to_its_end_neither_hangs_nor_admits_more() {
     }
 }
 
-/// A key that shares a budget is judged by the windows of its own group, and so are the keys that it shares with.
+/// A key that shares a budget is judged by its own group's windows, and so are the keys that it shares with.
 #[test]
-fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
+fn staggered_budgets_go_by_their_start() {
     fn shares<A: Algorithm>(algorithm: A) {
         let clock = clock();
         let store = MemoryStore::with_capacity(100).when_full(WhenFull::Overflow).with_clock(clock.clone());
@@ -263,7 +265,7 @@ fn staggered_windows_share_budgets_by_the_instants_at_which_they_begin() {
             let rejected: Vec<_> =
                 new_keys.filter_map(|key| Some((key, charge(&limiter, key, 1).retry_after()?))).collect();
             assert!(rejected.len() > 19_000);
-            // After its wait, one of those that share a budget is admitted.
+            // After its wait, one key that shares a budget is admitted.
             let (key, wait) = rejected[usize::try_from(round * 97).unwrap()];
             clock.advance(wait - Duration::from_nanos(1));
             assert!(!admits(&limiter, key), "round {round}: too early");

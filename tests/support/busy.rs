@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// Returns the processor time of this thread.
+/// Returns this thread's processor time.
 #[cfg(target_os = "linux")]
 pub(crate) fn busy_for() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
 }
 
-/// Returns the time, where that of the thread is not known.
+/// Returns the elapsed time, where the thread's processor time is not known.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn busy_for() -> Duration {
     static BEGUN: std::sync::LazyLock<std::time::Instant> = std::sync::LazyLock::new(std::time::Instant::now);

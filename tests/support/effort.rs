@@ -1,8 +1,8 @@
-//! How many random cases, threads' rounds and seeds a test runs.
+//! How many random cases, thread rounds and seeds a test runs.
 
 /// Returns `few` in `scripts/test`, and `many` with `FULL_TESTS=1` in the environment, as in `scripts/slow`, which
 /// builds these tests with optimisation. Sanitizers, under which code is some twenty times slower, and
-/// `scripts/stress`, which has many runs of the whole test, get a quarter of `few`.
+/// `scripts/stress`, which runs the whole test many times, get a quarter of `few`.
 pub(crate) fn rounds(few: usize, many: usize) -> usize {
     if cfg!(sluice_sanitizer) || std::env::var_os("STRESS").is_some() {
         few.div_ceil(4)

@@ -1,10 +1,10 @@
-//! Live changes of a limiter, without a layer.
+//! Live changes to a limiter, without a layer.
 
 use std::sync::Arc;
 
 use tower_sluice::Limiter;
 
-/// Has `next` inherit from `before`. Returns the limiter that is in force then, or `None` if it cannot inherit.
+/// Makes `next` inherit from `before`. Returns the limiter that is in force then, or `None` if it cannot inherit.
 #[allow(unreachable_pub)]
 pub fn inherit(next: &Arc<dyn Limiter>, before: &Arc<dyn Limiter>) -> Option<Arc<dyn Limiter>> {
     let inheritance = next.inherit(&**before)?;

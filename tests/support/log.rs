@@ -11,7 +11,7 @@ use tracing::subscriber::NoSubscriber;
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
 impl Log {
-    /// Captures what this thread logs at `INFO` and above, while the guard lives.
+    /// Captures everything that this thread logs at `INFO` and above, while the guard lives.
     pub fn start() -> (Self, tracing::subscriber::DefaultGuard) {
         // `tracing` caches per call site whether any subscriber is interested. With a single subscriber, a call site
         // that another thread reaches first is cached as "never".

@@ -27,7 +27,7 @@ impl Metrics {
         self.exporter.render()
     }
 
-    /// All series that are not zero, as exported, without the common prefix of their names.
+    /// All series that are not zero, as exported, without their names' common prefix.
     pub fn series(&self) -> BTreeMap<String, String> {
         let text = self.render();
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -38,7 +38,7 @@ impl Metrics {
             .collect()
     }
 
-    /// The counts of requests, by `policy result`.
+    /// The request counts, by `policy result`.
     pub fn results(&self) -> Vec<(String, u64)> {
         let label = |name: &str, label: &str| {
             name.split(&['{', ',', '}'][..])

@@ -1,4 +1,4 @@
-//! A monthly limit of ten terabytes, charged by the bytes of bodies that say how long they are, and hold nothing.
+//! A monthly limit of ten terabytes, charged by bodies that report a length and hold no bytes.
 
 use std::convert::Infallible;
 use std::future::{poll_fn, ready};
@@ -18,10 +18,10 @@ use tower_sluice::{Limiter, Policy, RateLimitLayer};
 /// The limit: more than 2^43.
 pub(crate) const MONTH_BYTES: u64 = 10_000_000_000_000;
 
-/// What is charged when a request comes.
+/// The charge when a request comes.
 const ESTIMATE: u64 = 20_000;
 
-/// So many bytes, of which none is in memory.
+/// A buffer that reports this many bytes, and holds none in memory.
 struct Bulk(usize);
 
 impl Buf for Bulk {
@@ -44,7 +44,7 @@ impl From<Bytes> for Bulk {
     }
 }
 
-/// A body of two frames.
+/// A body with two frames.
 struct BulkBody {
     frames: [u64; 2],
     sent: usize,
@@ -61,16 +61,16 @@ impl Body for BulkBody {
     }
 }
 
-/// One process, with this limiter of bytes.
+/// One process, with this limiter for bytes.
 pub(crate) fn downloads(limiter: impl Limiter) -> RateLimitLayer {
     let policy = Policy::new("downloads", Arc::new(limiter)).key(User::key()).cost(ESTIMATE).settle_by_content_bytes();
     RateLimitLayer::new(policy)
 }
 
-/// A response of a process, whose body was not read yet.
+/// A process's response, whose body was not read yet.
 type Answer = Response<ResponseBody<BulkBody>>;
 
-/// Sends a request with a response of so many bytes.
+/// Sends a request whose response has this many bytes.
 async fn answer(layer: &RateLimitLayer, bytes: u64) -> Answer {
     let handler = service_fn(move |_: Request<()>| {
         let body = BulkBody { frames: [bytes / 3, bytes - bytes / 3], sent: 0 };
@@ -92,7 +92,7 @@ async fn download(layer: &RateLimitLayer, bytes: u64) -> u16 {
     ended(answer(layer, bytes).await).await
 }
 
-/// What is charged in the background is charged when no other task has anything to do.
+/// Waits until background charges are made, when no other task has anything to do.
 async fn settled() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
@@ -104,7 +104,7 @@ async fn left(layer: &RateLimitLayer) -> u64 {
     layer.handle().peek("downloads", "alice").await.expect("no call fails").decision().remaining()
 }
 
-/// Two processes of `process` send ten terabytes at the same time, and both know to the byte what is left.
+/// Two processes made by `process` send ten terabytes concurrently, and both know to the byte how much is left.
 pub(crate) async fn two_processes_send_a_month(process: impl Fn() -> RateLimitLayer, seed: u64) {
     let (one, other, mut random) = (process(), process(), Random::of_trial(seed));
     let mut expected = MONTH_BYTES;
@@ -119,7 +119,7 @@ pub(crate) async fn two_processes_send_a_month(process: impl Fn() -> RateLimitLa
     assert_eq!(download(&one, expected - 60_001).await, 200);
     assert_eq!(left(&other).await, 60_001);
     assert_eq!((download(&one, 10_000).await, download(&other, 10_000).await, left(&one).await), (200, 200, 40_001));
-    // Both estimates fit. Of what both turn out to cost beyond them, one byte is left.
+    // Both estimates fit. Beyond these, both costs together leave one byte.
     let (first, second) = (answer(&one, 30_000).await, answer(&other, 30_000).await);
     let policy = first.headers()["ratelimit-policy"].to_str().expect("text");
     assert!(policy.contains("q=10000000000000;qu=\"content-bytes\""), "{policy}");

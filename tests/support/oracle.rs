@@ -15,8 +15,8 @@ pub trait Oracle {
     }
 }
 
-/// A level that leaks `limit` per `period`, recomputed from the log of all admitted requests.
-/// In units of 1/period of a request, so that it is an integer.
+/// A level that leaks `limit` per `period`, recomputed from the log of all admitted requests. Its unit is 1/period
+/// request, so that it is an integer.
 pub struct BucketOracle {
     quota: Quota,
     log: Vec<(u64, u64)>,
@@ -50,7 +50,7 @@ impl Oracle for BucketOracle {
     }
 }
 
-/// Counts the log entries of the current window.
+/// Counts the log entries in the current window.
 pub struct FixedWindowOracle {
     quota: Quota,
     log: Vec<(u64, u64)>,
@@ -74,7 +74,7 @@ impl Oracle for FixedWindowOracle {
     }
 }
 
-/// Counts the log entries of the current window, plus those of the previous one, weighted by the share of it that is
+/// Counts the log entries in the current window, plus those in the previous one, weighted by the share of it that is
 /// less than a period ago.
 pub struct SlidingWindowOracle {
     quota: Quota,

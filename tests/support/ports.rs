@@ -1,4 +1,4 @@
-//! Ports for servers of tests.
+//! Ports for test servers.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::LazyLock;
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::await_until;
 
-/// Ports of this process. No other process of tests gets one of them: the first port of a block is bound for as long as
-/// the process lives, and marks the block as taken. None is among the ports that the system gives to outgoing
-/// connections (from 32,768 on): one of them could take it before its server does.
+/// This process's ports. No other test process gets one of them: the first port in a block is bound for as long as the
+/// process lives, and marks the block as taken. All are below the ports that the system gives to outgoing connections
+/// (from 32,768 on), since such a connection could take a port before its server does.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 16_384;
     const BLOCK: u16 = 1_024;

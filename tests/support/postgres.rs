@@ -1,4 +1,4 @@
-//! PostgreSQL servers of our own: on free ports of the loopback, each in a folder of its own, stopped when dropped.
+//! Our own PostgreSQL servers: on free loopback ports, each in its own folder, stopped when dropped.
 //!
 //! PostgreSQL refuses to run as root. Tests that run as root run it as the system user `postgres`.
 
@@ -18,10 +18,10 @@ use super::timing::await_until;
 #[path = "ports.rs"]
 mod ports;
 
-/// Makes a cluster in less than a second. A copy of one is made in a tenth of that, so it is done once per process.
+/// Makes a cluster in less than a second. A copy takes a tenth of that, so each process does this once.
 const INITDB: &[&str] = &["--username=postgres", "--auth=trust", "--no-locale", "--encoding=UTF8", "--no-sync"];
 
-/// The socket is in the folder, whose path may be longer than that of a socket can be: so this one is relative.
+/// The socket is in the folder, whose path may be longer than a socket's path can be, so this one is relative.
 const SETTINGS: &str = "listen_addresses = '127.0.0.1'\nunix_socket_directories = '.'\nmax_connections = 200\n";
 
 pub struct PostgresServer {
@@ -55,7 +55,7 @@ impl PostgresServer {
         server
     }
 
-    /// A standby of this server, which follows it.
+    /// A standby that follows this server.
     pub fn standby(&self) -> Self {
         let port = free_port();
         let folder = CLUSTERS.folder.join(port.to_string());
@@ -70,7 +70,7 @@ impl PostgresServer {
         server
     }
 
-    /// The server that the tests of this process share: each takes a [`database`](Self::database) of its own.
+    /// The server that this process's tests share: each takes its own [`database`](Self::database).
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<PostgresServer> = OnceLock::new();
         SHARED.get_or_init(Self::start)
@@ -95,24 +95,24 @@ impl PostgresServer {
         run(Command::new(programs().join("psql")).args(options).arg(self.url())).trim_end().to_owned()
     }
 
-    /// What it has logged.
+    /// The server's log.
     pub fn log(&self) -> String {
         fs::read_to_string(self.folder.join("server.log")).unwrap_or_default()
     }
 
-    /// Stops all its processes (SIGSTOP). It accepts connections still, and answers none.
+    /// Stops all its processes (SIGSTOP). It still accepts connections, but does not answer.
     pub fn suspend(&mut self) {
         self.signal("-STOP");
     }
 
-    /// Lets a suspended server go on.
+    /// Lets a suspended server continue.
     pub fn resume(&mut self) {
         self.signal("-CONT");
     }
 
-    /// Kills all its processes (SIGKILL). What it has committed is in its folder.
+    /// Kills all its processes (SIGKILL). Its folder holds everything that it has committed.
     pub fn kill(&mut self) {
-        // A postmaster whose exit was collected has no process any more: its number may be that of another one.
+        // Once a postmaster's exit was collected, its process is gone, and another process may have its number.
         if self.postmaster.try_wait().is_ok_and(|exit| exit.is_none()) {
             let children = self.signal("-KILL");
             let _ = self.postmaster.wait();
@@ -123,7 +123,7 @@ impl PostgresServer {
         }
     }
 
-    /// Kills it if it runs, and starts it again on the same port, with what it had committed.
+    /// Kills it if it runs, and starts it again on its port, with what it had committed.
     pub fn restart(&mut self) {
         self.kill();
         self.postmaster = spawn(&self.folder, &self.environment);
@@ -146,7 +146,7 @@ impl PostgresServer {
     }
 
     fn await_ready(&mut self) {
-        // The lines of this file: the process id comes first, the state is the eighth.
+        // In this file's lines, the process id comes first, and the state is the eighth.
         let (id, file) = (self.postmaster.id().to_string(), self.folder.join("postmaster.pid"));
         await_until("PostgreSQL accepts connections", || {
             if let Ok(Some(status)) = self.postmaster.try_wait() {
@@ -175,7 +175,7 @@ pub struct Pgbouncer {
 }
 
 impl Pgbouncer {
-    /// Starts one whose `pool_mode` this is.
+    /// Starts one with this `pool_mode`.
     pub fn start(server: &PostgresServer, mode: &str) -> Self {
         let port = free_port();
         let folder = CLUSTERS.folder.join(format!("pgbouncer-{port}"));
@@ -188,7 +188,7 @@ impl Pgbouncer {
         );
         fs::write(folder.join("pgbouncer.ini"), settings).expect("a configuration");
         let log = fs::File::create(folder.join("pgbouncer.log")).expect("a log");
-        // Debian has it in a folder that is not on the PATH of all users.
+        // Debian puts it into a folder that is not on every user's PATH.
         let debian = "/usr/sbin/pgbouncer";
         let mut command = as_postgres(if std::path::Path::new(debian).exists() { debian } else { "pgbouncer" });
         command.arg(folder.join("pgbouncer.ini")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -217,8 +217,8 @@ impl Drop for Pgbouncer {
     }
 }
 
-/// The folder of all clusters of this process, and a process that outlives this one: it stops the servers that are
-/// left, and removes the folder. Nothing drops the shared server, nor any server of a process that is killed.
+/// A folder for all of this process's clusters, and a process that outlives this one: it stops the remaining servers,
+/// and removes the folder. Nothing drops the shared server, nor any server of a process that is killed.
 struct Clusters {
     folder: PathBuf,
     _guard: Child,
@@ -243,7 +243,7 @@ impl Clusters {
         fs::create_dir(&folder).expect("a folder for clusters");
         let mut guard = Command::new("sh");
         guard.args(["-c", GUARD, "guard"]).arg(&folder).stdin(Stdio::piped());
-        // In a group of its own: Ctrl-C in a terminal ends the tests, and not the guard.
+        // In its own group: Ctrl-C in a terminal ends the tests, and not the guard.
         guard.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         let clusters = Self { _guard: guard.spawn().expect("`sh`"), folder };
         if *IS_ROOT {
@@ -259,8 +259,8 @@ impl Clusters {
     }
 }
 
-/// The folder of the server's programs: of the newest version that Debian's packages have installed, which are not on
-/// `PATH`, or of the one on `PATH`.
+/// The folder with the server's programs: the newest version that Debian's packages have installed, which are not on
+/// `PATH`, or the one on `PATH`.
 fn programs() -> &'static Path {
     static FOLDER: LazyLock<Option<PathBuf>> = LazyLock::new(find_programs);
     FOLDER.as_deref().expect("PostgreSQL is missing: install Debian's postgresql, or run scripts/test")
@@ -288,7 +288,7 @@ fn spawn(folder: &Path, environment: &[(String, String)]) -> Child {
     command.spawn().expect("a postmaster")
 }
 
-/// A command as the user that PostgreSQL runs as. `setpriv` becomes the command, so its process is that of the command.
+/// A command as the user that PostgreSQL runs as. `setpriv` becomes the command, so they share a process.
 fn as_postgres(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(if *IS_ROOT { OsStr::new("setpriv") } else { program.as_ref() });
     if *IS_ROOT {
@@ -297,7 +297,7 @@ fn as_postgres(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Runs a command that must succeed, and returns what it prints.
+/// Runs a command that must succeed, and returns its output.
 fn run(command: &mut Command) -> String {
     // The programs warn about a working directory that their user may not enter.
     let output = command.current_dir(env::temp_dir()).output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -311,7 +311,7 @@ fn add_settings(folder: &Path, settings: &str) {
     file.and_then(|mut file| file.write_all(settings.as_bytes())).expect("a configuration");
 }
 
-/// Some of them may have ended.
+/// Some processes may have ended.
 fn send(signal: &str, ids: &[u32]) {
     let ids = ids.iter().map(u32::to_string);
     Command::new("kill").arg(signal).args(ids).stderr(Stdio::null()).status().expect("`kill`");
@@ -323,7 +323,7 @@ struct Process {
     is_zombie: bool,
 }
 
-/// All processes of the system.
+/// All processes on the system.
 fn processes() -> impl Iterator<Item = Process> {
     let text = run(Command::new("ps").args(["-A", "-o", "pid=", "-o", "ppid=", "-o", "stat="]));
     let parse = |line: &str| {

@@ -1,7 +1,7 @@
-//! What this process takes from the system.
+//! The system resources that this process takes.
 #![allow(unreachable_pub)]
 
-/// The resident memory of this process, in KiB.
+/// This process's resident memory, in KiB.
 pub fn resident_kib() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux, which reports the memory of a process");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

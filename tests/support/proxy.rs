@@ -12,11 +12,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// What happens to bytes that are sent.
+/// How the proxy treats bytes that are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Mode {
     Pass,
-    /// Answers come later by this.
+    /// Delays answers by this time.
     Latency(Duration),
     /// Nothing arrives, in either direction, until this ends.
     BlackHole,
@@ -36,7 +36,7 @@ struct Seen {
     bytes: AtomicU64,
 }
 
-/// Runs in a thread of its own, so that it works whatever the runtimes of a test do. Stopped when dropped.
+/// Runs in its own thread, so that it works regardless of a test's runtimes. Stopped when dropped.
 pub struct Proxy {
     address: SocketAddr,
     mode: watch::Sender<Mode>,
@@ -50,7 +50,7 @@ impl Proxy {
         Self::at(server, Duration::ZERO)
     }
 
-    /// To a server that is `round_trip` away: each answer arrives so much later, however many are in flight.
+    /// For a server that is `round_trip` away: each answer arrives later by that time, however many are in flight.
     pub fn at(server: SocketAddr, round_trip: Duration) -> Self {
         let (mode, receiver) = watch::channel(Mode::Pass);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -85,7 +85,7 @@ impl Proxy {
         self.mode.send_replace(mode);
     }
 
-    /// Leads new connections to another server, as an address does that moves with the primary.
+    /// Leads new connections to another server, like an address that moves with the primary.
     pub fn redirect(&self, server: SocketAddr) {
         self.server.send_replace(server);
     }
@@ -95,7 +95,7 @@ impl Proxy {
         self.seen.connections.load(Ordering::SeqCst)
     }
 
-    /// How many bytes clients have sent so far, as far as they were read.
+    /// How many client bytes were read so far.
     pub fn bytes(&self) -> u64 {
         self.seen.bytes.load(Ordering::SeqCst)
     }
@@ -177,7 +177,7 @@ async fn deliver(mut from: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>, mut to: 
     }
 }
 
-/// What is not counted are answers.
+/// Bytes without a counter are answers.
 async fn pump(mut from: ReadHalf<'_>, mut to: Out<'_>, mut mode: watch::Receiver<Mode>, count: Option<&AtomicU64>) {
     let are_answers = count.is_none();
     let mut buffer = vec![0; 16_384];
@@ -189,7 +189,7 @@ async fn pump(mut from: ReadHalf<'_>, mut to: Out<'_>, mut mode: watch::Receiver
                 Ok(()) => continue,
                 Err(_) => return,
             },
-            // A connection that is half open swallows what is sent, but one in a black hole keeps it for later.
+            // A half-open connection swallows sent bytes, but one in a black hole keeps them for later.
             length = from.read(&mut buffer), if now != Mode::BlackHole && !(now == Mode::HalfOpen && are_answers) => {
                 match length {
                     Ok(0) | Err(_) => return,
@@ -202,7 +202,7 @@ async fn pump(mut from: ReadHalf<'_>, mut to: Out<'_>, mut mode: watch::Receiver
         }
         match now {
             Mode::HalfOpen => loop {
-                // For good, whatever comes later.
+                // For good: later modes do not revive the connection.
                 if !matches!(from.read(&mut buffer).await, Ok(1..)) {
                     return;
                 }

@@ -1,4 +1,4 @@
-//! Waiters of a [`LeakyQueue`].
+//! Waiters in a [`LeakyQueue`].
 
 use tower_sluice::limiter::{Answer, Ask, Pending};
 use tower_sluice::{LeakyQueue, Limiter, PartitionKey};

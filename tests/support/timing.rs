@@ -1,16 +1,16 @@
-//! Time in tests of real servers, processes and threads, on machines that are busy.
+//! Time in tests with real servers, processes and threads, on busy machines.
 //!
 //! A busy machine only ever makes things slower. So a wait has no bound that it could miss ([`await_until`]), and a
-//! bound on a time is kept if one of a few attempts keeps it ([`some_attempt`]): a defect makes all of them miss it.
+//! time bound is kept if one of a few attempts keeps it ([`some_attempt`]): a defect makes all of them miss it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a test tries to keep a bound on a time.
+/// How often a test tries to keep a time bound.
 const ATTEMPTS: u32 = 5;
 
-/// After this, a condition that does not hold is taken for one that never will. It bounds a test that hangs, and
-/// asserts nothing about time.
+/// After this time, a condition that does not hold is assumed never to hold. It bounds a test that hangs, and asserts
+/// nothing about time.
 const NEVER: Duration = Duration::from_secs(60);
 
 const POLL: Duration = Duration::from_millis(5);
@@ -25,7 +25,7 @@ pub fn await_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until the condition holds, and lets the tasks of the runtime run meanwhile.
+/// Waits until the condition holds, and lets the runtime's tasks run meanwhile.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let give_up = Instant::now() + NEVER;
     while !is_so().await {
@@ -44,7 +44,7 @@ pub fn some_attempt(what: &str, mut attempt: impl FnMut() -> Result<(), String>)
     }
 }
 
-/// The same for attempts that wait on the runtime.
+/// Like [`some_attempt`], for attempts that wait on the runtime.
 pub async fn some_attempt_async(what: &str, mut attempt: impl AsyncFnMut() -> Result<(), String>) {
     let mut missed = Vec::new();
     while let Err(measured) = attempt().await {

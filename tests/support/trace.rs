@@ -1,6 +1,6 @@
-//! Random traces that go on until they have met what they test.
+//! Random traces that continue until they have met what they test.
 
-/// A random trace that goes on until it has met enough of each thing that it is there to test.
+/// A random trace that continues until it has met enough of each thing that it is there to test.
 ///
 /// The seed decides how often a fixed number of steps meets a thing. So a test does not assert such a count after the
 /// trace. It passes the count to [`goes_on`](Self::goes_on) instead, and its assertions hold for every seed.
@@ -13,12 +13,12 @@ pub(crate) struct Trace {
 const MOST_TIMES: usize = 20;
 
 impl Trace {
-    /// A trace of at least `least` steps.
+    /// A trace with at least `least` steps.
     pub(crate) const fn of(least: usize) -> Self {
         Self { least, steps: 0 }
     }
 
-    /// Begins the next step, unless the trace is long enough and all of `needs` are met.
+    /// Begins the next step, unless the trace is long enough and all `needs` are met.
     ///
     /// # Panics
     ///
@@ -36,12 +36,12 @@ impl Trace {
         !is_over
     }
 
-    /// The seed of the current step.
+    /// The current step's seed.
     pub(crate) fn seed(&self) -> u64 {
         tower_sluice::testing::seed_of(self.step() as u64)
     }
 
-    /// The number of the current step, from 0.
+    /// The current step's number, from 0.
     pub(crate) const fn step(&self) -> usize {
         self.steps - 1
     }

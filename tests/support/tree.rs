@@ -1,4 +1,4 @@
-//! Trees of policies, all of which or the first of which admit a request, with a naive evaluator.
+//! Policy trees, in which all policies or the first fitting one admit a request, with a naive evaluator.
 
 use proptest::prelude::*;
 use tower_sluice::Policy;
@@ -13,7 +13,7 @@ pub enum Tree {
 }
 
 impl Tree {
-    /// The wait of a request, by those of its members; `None` if none has a say.
+    /// A request's wait, given its members' waits; `None` if no member applies.
     pub fn wait(&self, of: &impl Fn(usize) -> Option<u64>) -> Option<u64> {
         match self {
             Self::Member(at) => of(*at),
@@ -55,7 +55,7 @@ impl Tree {
     }
 }
 
-/// Random trees of at most eight members, which are numbered from 0 on.
+/// Random trees with at most eight members, which are numbered from 0 on.
 pub fn trees() -> impl Strategy<Value = Tree> {
     let tree = Just(Tree::Member(0)).prop_recursive(3, 5, 3, |part| {
         let parts = prop::collection::vec(part, 1..=3);

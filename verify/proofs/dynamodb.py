@@ -1,8 +1,10 @@
-"""The conditional writes of `tower-sluice-dynamodb` are the algorithms, and clocks that differ cost what they say.
+"""Proves that the conditional writes in `tower-sluice-dynamodb` implement the algorithms, and bounds the error if
+clocks differ.
 
-The names are those of the sources: `t` is the number of the item, `at` the clock, `price` what a request costs,
-`capacity` a full bucket, all in units of 1/limit nanosecond; `now` is the clock in nanoseconds, `written` the time of
-the last write, and `latest` what a right clock may have shown; `n` is the count of a window, `cost` what a request adds.
+The names are the sources': `t` is the item's number, `at` the clock, `price` a request's cost, and `capacity` a full
+bucket, all in units of 1/limit nanosecond. `now` is the clock in nanoseconds, `written` the time of the last write, and
+`latest` the latest time that a right clock may have shown. `n` is a window's count, and `cost` the units that a request
+adds.
 
 Limits, bursts, costs and counts are below 10^15, and so below 2^50. DynamoDB keeps 38 digits, and Rust 128 bits. The
 search for counterexamples begins at limits of nearly 10^15, so that the tests write numbers of all widths.
@@ -25,11 +27,11 @@ from lemma import (
 )
 
 ITEMS = "crates/dynamodb/src/items"
-# `Quota::MAX_UNITS`, and one.
+# `Quota::MAX_UNITS` + 1.
 UNITS = 10**15
-# What DynamoDB keeps of a number.
+# DynamoDB keeps numbers below this exactly.
 DIGITS = 10**38
-# The greatest number of a bucket: `MOST`.
+# The greatest number in a bucket: `MOST`.
 MOST = 2**121 - 1
 
 t, now, at, price, capacity, written, error, way = ints("t now at price capacity written error way")
@@ -67,12 +69,12 @@ domain = [
     t <= MOST,
     t > 0,
 ]
-# Of a batch, an idle write has what fits into a whole bucket.
+# An idle write takes as much of a batch as fits into a whole bucket.
 idle_domain = [*domain, Or(count == waiting, div(count, burst, cost))]
-# By what the writer remembers of the key, so much fits beside what is owed.
+# According to the writer's memory of the key, this much fits beside the debt.
 busy_domain = [*domain, charged < capacity]
 one = count == 1
-# With these, what is searched is linear.
+# With these values, the search is linear.
 wide = [limit == UNITS - 11, period == 30 * 86_400 * 10**9 + 1, cost > 2**40]
 wide_one, wide_batch = [*wide, one], [*wide, count == 3]
 
@@ -89,7 +91,7 @@ def idle(applies=Or(t <= at, written > latest), after=at + charged):
 
 
 def busy(low=None, high=full - charged, after=t + charged, begins=t > at):
-    """Of a batch of which a part is charged, so much must be owed that one request more does not fit."""
+    """If a part of a batch is charged, the debt must be so large that one more request does not fit."""
     low = If(charged_of_all, at, greatest(full - charged - price, at)) if low is None else low
     applies = And(begins, t > low, t <= high)
     return results(applies=applies, t=If(applies, after, 0))
@@ -194,7 +196,7 @@ lemma(
     broken={"the charge is not compared": busy(high=full)},
 )
 
-# Widths. A clock has 64 bits, and whatever is written fits into a full bucket.
+# Widths. A clock has 64 bits, and every number that is written fits into a full bucket.
 bounded = [
     *given,
     *units,
@@ -204,7 +206,7 @@ bounded = [
     between(1, count, waiting + 1),
 ]
 products = [product(now, 2**64 - 1, limit, UNITS - 1), product(burst, UNITS - 1, period, CENTURY)]
-# Of a batch that is greater than the bucket, all of it: beyond 38 digits, and beyond 128 bits.
+# All requests in a batch that is larger than the bucket: beyond 38 digits, and beyond 128 bits.
 all_waiting = waiting * price
 crowd = [limit == UNITS - 11, period == CENTURY, cost == UNITS // 4 - 1, count == 3]
 lemma(
@@ -238,8 +240,8 @@ lemma(
     claim=lambda it: Implies(it["read"], t + charged < DIGITS),
     broken={"all that DynamoDB keeps": results(read=t < DIGITS)},
 )
-# Of a key that is always in debt, the batch is tried as a whole if it fits into the bucket, and otherwise the part that
-# does.
+# For a key that is always in debt, the batch is tried as a whole if it fits into the bucket. Otherwise, the part that
+# fits is tried.
 planned = ints("planned")[0]
 
 
@@ -269,8 +271,8 @@ lemma(
     fixed=[limit == UNITS - 11, period == CENTURY, cost == UNITS // 4 - 1, burst == UNITS - 1, planned == 4],
 )
 
-# Clocks. All clocks that were read between two instants showed something between `low` and `high`. What was admitted
-# since is never more than the number of the item has grown from `low`: an induction over the writes.
+# Clocks. All clocks that were read between two instants showed a time between `low` and `high`. The units admitted
+# since then are never more than the item's number has grown from `low`: an induction over the writes.
 low, high, admitted = ints("low high admitted")
 
 
@@ -283,7 +285,7 @@ clock_inputs = inputs | {"low": low, "high": high, "admitted_before": admitted}
 clock_given = [*given, *shown, is_bounded(admitted, t)]
 clocks_idle = dict(on_idle, inputs=clock_inputs, given=clock_given, fixed=wide_batch)
 clocks_busy = dict(on_busy, inputs=clock_inputs, given=clock_given, fixed=wide_batch)
-# A state from the future is replaced: by a write of a clock that is right.
+# A state from the future is replaced by a write whose clock is right.
 kept = lambda it: And(
     is_bounded(0, t), Implies(And(it["applies"], right_clocks), is_bounded(admitted + charged, it["t"]))
 )
@@ -312,8 +314,8 @@ lemma(
     broken={"the charge is not compared": busy(high=full)},
 )
 
-# Between two true instants that are `length` apart, clocks that differ by `error` at most show a range of
-# `length` + `error`; here in the units of the bucket.
+# Between two true instants that are `length` apart, clocks that differ by at most `error` show a range of `length` +
+# `error`; here in the bucket's units.
 start, end, behind, ahead, skew = ints("start end behind ahead skew")
 differ_by = lambda most: [behind >= 0, ahead >= 0, behind + ahead <= most]
 lemma(
@@ -414,8 +416,8 @@ lemma(
     },
 )
 
-# `previous_units` is what the previous window weighs, in units of 1/period of a request. `room` is what the sliding
-# window has left if nothing is in the present one: the quotient, rounded down.
+# `previous_units` is the previous window's weight, in units of 1/period of a request. `room` is the sliding window's
+# room if the present one is empty: the quotient, rounded down.
 previous_units, room, rounded, previous, number, elapsed = ints("previous_units room rounded previous window elapsed")
 wrapped = ints("wrapped")[0]
 free = limit * period - previous_units

@@ -1,8 +1,8 @@
-"""Waits of requests that several limits decide on: of all of them, or of any.
+"""Waits when several limits decide on a request: until all have room, or until any has.
 
-A part has room from one instant on. That instant is known; or unknown until a unit is released; or there is none. The
-measure of a part is a pair of numbers: 0 and the wait; 1 and 0; 2 and 0. Such pairs are compared like texts. Two parts
-are enough, since the greatest of more is the greatest of the first and of the greatest of the rest.
+A part has room from one instant on. That instant is known, or unknown until a unit is released, or there is no such
+instant. A part's measure is a pair of numbers: 0 and the wait, 1 and 0, or 2 and 0. Such pairs are compared like texts.
+Two parts suffice, because the greatest of several parts is the greater one of the first and the greatest of the rest.
 """
 
 from z3 import And, If, Implies, Not, Or
@@ -62,7 +62,7 @@ both = And(has_room(one, released), has_room(other, other_released))
 either = Or(has_room(one, released), has_room(other, other_released))
 is_known = And(kind == KNOWN, other_kind == KNOWN)
 is_open = Or(kind == UNKNOWN, other_kind == UNKNOWN)
-# A part that is unknown goes behind one that never has room.
+# An unknown part goes behind one that never has room.
 is_less_by_release = Or(
     And(kind == NEVER, other_kind == UNKNOWN), And(is_less(one, other), Not(And(kind == UNKNOWN, other_kind == NEVER)))
 )

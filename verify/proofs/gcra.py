@@ -1,4 +1,4 @@
-"""The bucket, `Gcra`, in units of 1/limit nanosecond: nothing is rounded but the wait, and nothing overflows."""
+"""The bucket, `Gcra`, in units of 1/limit nanosecond: only the wait is rounded, and nothing overflows."""
 
 from z3 import And, If, Implies, Not, Or
 
@@ -21,12 +21,12 @@ DECIDE = "src/algorithm/gcra.rs: Gcra::decide"
 CARRIED = "src/algorithm/gcra.rs: Gcra::carried"
 EXPIRES = "src/algorithm/gcra.rs: Gcra::expires_at"
 
-# Of the API: quotas of 50 bits, instants and costs of 64, and a period of a hundred years at most.
+# The API's ranges: quotas with 50 bits, instants and costs with 64, and a period of a hundred years at most.
 limit, period, burst, nanos, cost, tat = ints("limit period burst nanos cost tat")
 quota = {"limit": limit, "period": period, "burst": burst}
 inputs = quota | {"tat": tat, "now": nanos, "cost": cost}
 
-# In units. The proofs need no more of these than what is given.
+# In units. The proofs need only the facts that are given.
 now, price, capacity = ints("now_units price capacity")
 given = [tat >= 0, now >= 0, limit > 0, price > 0, price <= capacity]
 charge_of_api = [
@@ -37,7 +37,7 @@ charge_of_api = [
     now == nanos * limit,
     price == cost * period,
 ]
-# Every TAT is below this, see the end.
+# Every TAT is below this: see the end.
 MOST_TAT = 2**121
 domain = [*charge_of_api, capacity == burst * period, tat < MOST_TAT]
 
@@ -47,7 +47,7 @@ debt = saturating_sub(tat, now)
 def decide(owes=debt, admits=None, after=None, wait=None):
     admits = owes + price <= capacity if admits is None else admits
     after = now + owes + price if after is None else after
-    # What no admission or no rejection has is 0.
+    # Values that an admission or a rejection does not have are 0.
     return results(admitted=admits, tat=If(admits, after, 0))
 
 
@@ -82,8 +82,8 @@ lemma(
     },
 )
 
-# The bound. `admitted` units since the clock showed `low`, and all clocks that were read since show something from
-# `low` to `high`, in any order: an induction over the charges.
+# The bound. `admitted` units were admitted since the clock showed `low`. All clocks that were read since then show
+# times from `low` to `high`, in any order: an induction over the charges.
 low, high, admitted, length, skew = ints("low high admitted length skew")
 
 
@@ -130,7 +130,7 @@ lemma(
     },
 )
 
-# The wait, and what it is in units.
+# The wait, and its length in units.
 owed = debt + price - capacity
 fits_after = lambda units: saturating_sub(tat, now + units) + price <= capacity
 
@@ -157,7 +157,7 @@ lemma(
     },
 )
 
-# What is left.
+# The remaining units.
 remaining, rounded_up, all_paid, nothing_left = ints("remaining remaining_up reset_up reset_down")
 free = capacity - debt
 fits = lambda count: debt + count * period <= capacity
@@ -189,7 +189,7 @@ lemma(
     broken={"rounded down": results(expires=nothing_left)},
 )
 
-# Another quota. `before` are units per token of the old one, and `paid` its clock.
+# A new quota. `before` is the old quota's units per token, and `paid` its clock.
 old_limit, before, tokens, rest, paid, up, down = ints("from_limit from_period tokens rest from_now up down")
 old_debt = tokens * before + rest
 carry_inputs = {
@@ -234,7 +234,7 @@ lemma(
     domain=carry_domain,
     fixed=[tokens > 0, tokens < 100, before < 1000, period < 1000],
     right=carry(carried),
-    # `owed` / period is at least what it was, and less one unit, it is not.
+    # `owed` / period is at least the old debt, and with one unit less, it would not be.
     claim=lambda it: And(
         saturating_sub(it["tat"], now) * before >= old_debt * period,
         Or(old_debt == 0, (saturating_sub(it["tat"], now) - 1) * before < old_debt * period),
@@ -246,14 +246,15 @@ lemma(
     },
 )
 
-# No wrap: of what a change of the quota writes, at any later reading of the clock, and of what `decide` itself writes.
-# The greatest that `Gcra::units` and `Gcra::price` return, the latter of a cost that may be charged.
+# Nothing wraps: neither in a state that a change of quota writes, at any later clock reading, nor in a state that
+# `decide` itself writes. These are the greatest values that `Gcra::units` and `Gcra::price` return, the latter for a
+# cost that may be charged.
 INSTANT, PRICE = (2**64 - 1) * (UNITS - 1), (UNITS - 1) * CENTURY
 later, charge = ints("later charge")
 
 
 def sums(tat):
-    """The greatest sum of `Gcra::decide`, and of what it calls."""
+    """The greatest sum in `Gcra::decide`, and in the functions that it calls."""
     debt = saturating_sub(tat, later)
     return greatest(later + debt + charge, greatest(tat, debt + charge) + limit - 1)
 
@@ -308,7 +309,7 @@ lemma(
     ],
     uses=[product(cost, 2**64 - 1, period, CENTURY)],
     steps=[now <= INSTANT, capacity <= PRICE],
-    # What costs more than the burst is compared with nothing.
+    # A cost above the burst is rejected without a comparison.
     right=decide(admits=And(cost <= burst, debt + price <= capacity)),
     claim=lambda it: And(it["tat"] <= INSTANT + PRICE, sums(it["tat"]) < 2**115, price < 2**126),
     broken={"a debt of any size is admitted": decide(admits=And(cost <= burst, price <= capacity))},

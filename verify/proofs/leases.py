@@ -1,8 +1,8 @@
 """Units that processes take from a shared budget in advance. The server has charged them all, and never beyond its
-limit; so what is left to prove is that no lease spends, returns or refunds more than it was granted.
+limit. So it remains to prove that no lease spends, returns or refunds more than it was granted.
 
-`others` is what all other leases hold or have spent, of any number of processes: with what this one was granted, that
-is at most what was charged.
+`others` is the number of units that all other leases hold or have spent, in any number of processes. Together with the
+units that this lease was granted, they are at most the units charged.
 """
 
 from z3 import And, If, Implies, Not
@@ -50,7 +50,7 @@ is_over = now >= end
 
 
 def within_limit(spent, left):
-    """Of all processes, what is spent and what may still be."""
+    """In all processes, the units that are spent and those that may still be."""
     return And(left >= 0, spent >= 0, others + (spent + left) * cost <= limit)
 
 
@@ -154,7 +154,7 @@ lemma(
     right=next_action(),
     uses=in_units,
     fixed=[granted < 10, lifetime == 10**9, reset == 10**9, since == 5, cost < 10, remaining < 100, size < 10],
-    # The refund lowers what was charged, and with it what this lease was granted.
+    # The refund lowers the charge, and with it the units that this lease was granted.
     claim=lambda it: And(it["refunded"] >= 0, spent + it["left"] + it["refunded"] <= granted),
     broken={
         "it is still held": next_action(keeps=left),

@@ -1,11 +1,11 @@
-"""What a lemma is, and how it is proved.
+"""Lemmas, and how they are proved.
 
-A lemma speaks of one function of the sources. `right` has the results of that function as formulas over its inputs. The
-claim about these is negated and given to Z3: that there is no counterexample is the proof. Each of `broken` is the
-function with one mistake. It must have a counterexample, or the claim would say nothing.
+A lemma is about one function in the sources. `right` has the function's results as formulas over its inputs. The claim
+about them is negated and given to Z3. If there is no counterexample, the claim is proved. Each entry in `broken` is the
+function with one mistake. It must have a counterexample, because the claim would say nothing otherwise.
 
-`given` is what the proof needs of the inputs, and `domain` what else the Rust API promises of them: a proof without it
-is the stronger one, but a counterexample must be within it, since it is fed to the Rust code.
+`given` has the facts about the inputs that the proof needs, and `domain` the other promises that the Rust API makes. A
+proof without `domain` is stronger, but a counterexample must be within it, because we feed it to the Rust code.
 """
 
 import sys
@@ -14,12 +14,12 @@ from z3 import And, BoolRef, If, Implies, Int, IntVal, Not, Solver, is_true, sat
 
 LEMMAS = []
 
-# A count of the solver's own steps, and not a time: what is proved on one machine is proved on another, busy one.
+# The solver's own steps, and not time, so that a proof that succeeds on one machine succeeds on another, busy one.
 MOST_STEPS = 40_000_000
 
 CENTURY = 100 * 366 * 86_400 * 10**9
 
-# Limits, bursts and counts are below this: `Quota::MAX_UNITS` and one.
+# Limits, bursts and counts are below this, which is `Quota::MAX_UNITS` + 1.
 UNITS = 10**15
 
 
@@ -29,14 +29,14 @@ class Lemma:
     ):
         self.of, self.says, self.inputs, self.claim = of, says, inputs, claim
         self.right, self.broken = right, dict(broken)
-        # `uses` are instances of `product` and `scaled`, which are proved once. `steps` are proved first, each from
-        # those before, and then used: a nonlinear proof is found by hand.
+        # `uses` has instances of `product` and `scaled`, which are proved once. `steps` are proved first, each from
+        # those before, and then used, because we find nonlinear proofs by hand.
         self.given, self.domain, self.steps = list(given), list(domain), list(steps)
         self.uses = list(uses)
         assert all(
             any(use is fact for fact in PROVED) for use in self.uses
         ), "`uses` has products and inequalities alone"
-        # Values for some of the inputs, which make the search for counterexamples easy: of all, and of one variant.
+        # Values for some inputs, which make the search for counterexamples easy: for all variants, and for one variant.
         self.fixed, self.hints = list(fixed), {}
         for variant, formulas in broken.items():
             if isinstance(formulas, tuple):
@@ -48,7 +48,7 @@ class Lemma:
         return f"{self.of}: {self.says}"
 
     def problem(self):
-        """Why the lemma is not proved; None if it is."""
+        """Returns why the lemma is not proved, or None if it is."""
         known = [*self.given, *self.uses]
         for number, step in enumerate([*self.steps, self.claim(self.right)], 1):
             result, model = check([*known, Not(step)])
@@ -56,11 +56,12 @@ class Lemma:
                 what = "the claim" if number > len(self.steps) else f"step {number}"
                 return f"{what} is not proved: {result} {model}"
             known.append(step)
-        # Of what cannot be, anything could be proved. But each counterexample is something that can be.
+        # From a contradiction, anything could be proved. But each counterexample shows that the premises can hold.
         return None if self.broken else "no broken variant"
 
     def counterexample(self, variant):
-        """Inputs for which the claim fails for a broken variant, with the results of both; None if none are found."""
+        """Returns inputs for which the claim fails for a broken variant, with both results, or None if none are
+        found."""
         broken, hints = self.broken[variant], self.hints.get(variant, self.fixed)
         result, model = check([*self.given, *self.domain, *hints, Not(self.claim(broken)), differ(self.right, broken)])
         if result != sat:
@@ -72,16 +73,16 @@ class Lemma:
         return {"inputs": values(self.inputs), "right": values(self.right), "broken": values(broken)}
 
     def still_holds(self, variant, found):
-        """Whether a counterexample that was found once is one, and its results are those of the formulas."""
+        """Whether an earlier counterexample still is one, and its results agree with the formulas."""
         broken = self.broken[variant]
         inputs = [self.inputs[name] == value for name, value in found["inputs"].items()]
         if set(found["inputs"]) != set(self.inputs) or set(found["right"]) != set(self.right):
             return False
         if found["right"] == found["broken"] or set(found["broken"]) != set(broken):
             return False
-        # The values that make the search easy also say what the parts of a variant are that no other has.
+        # The values that make the search easy also define the parts that only this variant has.
         known = [*self.given, *self.domain, *self.hints.get(variant, []), *inputs]
-        # Of these inputs, the results are these and no others.
+        # For these inputs, the results are these and no others.
         for terms, results in ((self.right, found["right"]), (broken, found["broken"])):
             if check([*known, Not(And(*(terms[name] == value for name, value in results.items())))])[0] != unsat:
                 return False
@@ -89,7 +90,7 @@ class Lemma:
 
 
 def lemma(of, says, **parts):
-    """States a lemma of the file that calls this, its subject."""
+    """States a lemma. Its subject is the file that calls this."""
     return Lemma(sys._getframe(1).f_globals["__name__"], of, says, **parts)
 
 
@@ -128,12 +129,12 @@ def saturating_sub(a, b):
 
 
 def div(quotient, dividend, divisor):
-    """What makes `quotient` the dividend over the divisor, rounded down: without a division, which Z3 is slow at."""
+    """Makes `quotient` the dividend over the divisor, rounded down, without a division, because Z3 is slow at those."""
     return And(quotient * divisor <= dividend, dividend < quotient * divisor + divisor)
 
 
 def div_ceil(quotient, dividend, divisor):
-    """What makes `quotient` the dividend over the divisor, rounded up."""
+    """Makes `quotient` the dividend over the divisor, rounded up."""
     return And(quotient * divisor >= dividend, dividend > quotient * divisor - divisor)
 
 
@@ -141,19 +142,19 @@ PROVED = []
 
 
 def instance(general):
-    """Marks a fact about products as one of the general ones, which are proved below: lemmas may use no others."""
+    """Marks a fact about products as a general one, which is proved below. Lemmas may use no others."""
     PROVED.append(general)
     return general
 
 
 def product(a, most, b, greatest):
-    """What is between zero and two bounds has a product between zero and that of the bounds. A solver does not find by
-    itself which products a proof needs; so lemmas name them."""
+    """If two numbers are between zero and their bounds, their product is between zero and the bounds' product. A solver
+    does not find by itself which products a proof needs, so lemmas name them."""
     return instance(Implies(And(0 <= a, a <= most, 0 <= b, b <= greatest), And(0 <= a * b, a * b <= most * greatest)))
 
 
 def scaled(factor, low, high):
-    """An inequality keeps if both sides are multiplied."""
+    """An inequality holds if both sides are multiplied by a factor that is not negative."""
     return instance(Implies(And(factor >= 0, low <= high), factor * low <= factor * high))
 
 
@@ -162,13 +163,13 @@ for general in (product(*ints("a most b greatest")), scaled(*ints("factor low hi
 
 
 def between(low, *terms):
-    """The last of the terms is a bound that the others stay below."""
+    """The last term is a bound that the others stay below."""
     *terms, high = terms
     return And(*(And(low <= term, term < high) for term in terms))
 
 
 def results(**terms):
-    """The results of a function, by name."""
+    """A function's results, by name."""
     return {
         name: IntVal(term) if isinstance(term, int) and not isinstance(term, bool) else term
         for name, term in terms.items()

@@ -1,7 +1,7 @@
-"""The scripts on Redis. Lua's numbers are doubles: whole below 2^53, they are exact. So each lemma has two parts: that
-no intermediate value reaches 2^53, and that the result is that of the algorithm in Rust.
+"""The scripts on Redis. Lua's numbers are doubles, and whole numbers below 2^53 are exact. So each lemma has two parts:
+no intermediate value reaches 2^53, and the result is the Rust algorithm's.
 
-Times are in microseconds, and what a bucket's rate leaves of one in `parts` of it: see `Grid`.
+Times are in microseconds. The rest that a bucket's rate leaves is in `parts` of a microsecond: see `Grid`.
 """
 
 from z3 import And, If, Implies, Not, Or, unsat
@@ -28,7 +28,7 @@ WINDOW = "crates/redis/src/script/window.rs"
 LUA = "crates/redis/src/script/lua"
 
 EXACT = 2**53
-# A server's clock shows less until the year 2112, and no less than what the tests' servers begin at.
+# A server's clock shows less until the year 2112, and at least the time at which the tests' servers begin.
 LAST, START = 2**52, 2**51
 MOST_FILL, MOST_PERIOD, MOST_PARTS = 2**51, 2**50, 2**52
 
@@ -44,12 +44,12 @@ def fits(bound, parts_fit=parts <= MOST_PARTS):
     return results(fits=And(parts_fit, burst * period < bound * micro))
 
 
-# A token has so many grains, and none is in common with a microsecond: that makes the parts those of the fraction in
-# lowest terms (Bézout).
+# A token has this many grains, which have no divisor in common with a microsecond's parts. So the parts are those of
+# the fraction in lowest terms (Bézout).
 grains, some, others = ints("grains some others")
 lowest_terms = [micro == parts * grain, period == grains * grain, parts * some - grains * others == 1]
 of_three = [limit == 3, period == 10**9, parts == 3, grain == 1000, burst > 10]
-# A prime to a second and a nanosecond: nothing is reduced.
+# The limit has no divisor in common with a second and a nanosecond, so nothing is reduced.
 of_most = [limit == 10**15 - 2, period == 10**9 + 1, grain == 1, burst == 1]
 lemma(
     f"{BUCKET}: Grid::check_fit",
@@ -128,8 +128,8 @@ lemma(
     },
 )
 
-# The bucket. A state is a time and its rest. Quotas whose prices have rests are three per second, and nearly as many per
-# day as there may be: its limit has no divisor in common with a day.
+# The bucket. A state is a time and its rest. The quotas whose prices have rests are three per second, and nearly the
+# most that are possible per day, with a limit that has no divisor in common with a day.
 due, price, capacity, price_rest, capacity_rest = ints("due price capacity price_rest capacity_rest")
 full = now + capacity
 micro_fields = [between(0, rest, price_rest, capacity_rest, parts), parts > 0]
@@ -138,7 +138,7 @@ exact = lambda due, rest: due * parts + rest
 
 
 def of(units, nanos, finest, token):
-    """A quota whose microsecond has so many parts, and whose tokens cost so many."""
+    """A quota whose microsecond has this many parts, and whose tokens cost this many."""
     return [
         limit == units,
         period == nanos,
@@ -175,7 +175,7 @@ def is_later(due, rest, other, other_rest):
 
 
 def read(due=due, rest=rest, clamped_rest=None, paid_rest=0):
-    """What a stored state counts as: no less than nothing, and no more than a full bucket."""
+    """How a stored state counts: never below nothing, and never above a full bucket."""
     is_paid, is_future = due < now, is_later(due, rest, full, capacity_rest)
     clamped_rest = capacity_rest if clamped_rest is None else clamped_rest
     return If(is_paid, now, If(is_future, full, due)), If(is_paid, paid_rest, If(is_future, clamped_rest, rest))
@@ -190,7 +190,7 @@ def take(state=read(), carries=None, is_full=is_later, carry=1):
     return results(admitted=admits, due=If(admits, next, 0), rest=If(admits, next_rest, 0))
 
 
-# In parts of a microsecond, and what `Gcra::decide` makes of them: a state from the future owes a full bucket.
+# In parts of a microsecond, and the result of `Gcra::decide`: a state from the future owes a full bucket.
 in_units = least(greatest(exact(due, rest), now * parts), exact(full, capacity_rest))
 after = in_units + exact(price, price_rest)
 lemma(
@@ -223,7 +223,7 @@ lemma(
         "nothing is carried for a whole rest": take(carry=0),
     },
 )
-# Where a price is a whole number of microseconds, as it is for most quotas, there are no parts and no loop.
+# If a price is a whole number of microseconds, as for most quotas, there are no parts and no loop.
 whole_price = [
     limit == 1,
     period % 1000 == 0,
@@ -296,7 +296,7 @@ lemma(
     },
 )
 
-# Windows. `left` is what is left of the window when the clock is in it, and a period if it was set back.
+# Windows. `left` is the rest of the window if the clock is in it, and a period if the clock was set back.
 used, present, stored = ints("used present stored")
 micro_window = {"limit": limit, "period": period}
 window_given = [
@@ -375,7 +375,7 @@ def sliding(weight, less=0):
     return results(admitted=admits, current=If(admits, current + cost, 0))
 
 
-# What Rust compares, in units of 1/period of a request.
+# The comparison in Rust, in units of 1/period of a request.
 weighs = previous * left + (current + cost) * micros <= limit * micros
 weighing = lambda weight: [
     scaled(micros, weight + current + cost, limit),
@@ -399,8 +399,8 @@ lemma(
     broken={"rounded down": sliding(weight_down), "always one more": sliding(weight_down + 1)},
 )
 
-# Where the product is no double, the script takes what doubles make of the quotient for an estimate, and computes exactly
-# what that leaves of the product. For that, all four numbers are cut in two, at 25 bits.
+# If the product is too large for a double, the script estimates the quotient in doubles, and computes exactly how much
+# of the product the estimate leaves. For that, all four numbers are split in two, at 25 bits.
 HALF = 2**25
 estimate, to_go = ints("estimate to_go")
 numbers = [previous, to_go, estimate, micros]
@@ -413,7 +413,7 @@ over, rounded_product, up, up_low, down = ints("over rounded_product up up_low d
 
 
 def cut(one, other):
-    """The product of two of the numbers, from those of their halves."""
+    """The product of two numbers, from the products of their halves."""
     of_halves = (high[one] * high[other] * HALF + (high[one] * low[other] + low[one] * high[other])) * HALF
     return instance(
         Implies(
@@ -433,7 +433,7 @@ def is_rounded(double, number):
 
 
 def doubles(*of):
-    """What doubles make of the quotient of these numbers."""
+    """The quotient of these numbers, as computed in doubles."""
     return [previous == of[0], to_go == of[1], micros == of[2], estimate == int(float(of[0]) * of[1] / of[2])]
 
 
@@ -455,7 +455,7 @@ lemma(
         between(0, previous, current, UNITS),
         between(1, limit, UNITS),
         between(1, cost, limit + 1),
-        # The product is rounded to a double, and so is the quotient; the estimate is the whole number below that.
+        # The product and the quotient are rounded to doubles. The estimate is the whole number below.
         is_rounded(rounded_product, previous * to_go),
         EXACT * (estimate * micros) <= rounded_product * (EXACT + 1),
         EXACT * (estimate * micros + micros) > rounded_product * (EXACT - 1),
@@ -498,7 +498,7 @@ lemma(
     fixed=between_two,
     claim=lambda it: And(
         it["admitted"] == (previous * to_go + (current + cost) * micros <= limit * micros),
-        # What is added up on the way, and the multiple of the period above it.
+        # The sum on the way, and the multiple of the period above it.
         between(-EXACT, over_high * HALF, over_high * HALF + over_middle, over, over + micros, EXACT),
         between(0, estimate, 2**50),
         current + cost + estimate + up < EXACT,

@@ -1,4 +1,4 @@
-"""Refunds: the last charge first, they restore what was owed; in another order, they give back a bounded excess."""
+"""Refunds: with the last charge first, they restore the debt. In another order, they give back a bounded excess."""
 
 from z3 import And, BoolVal, If, Implies, Not, Or
 
@@ -23,7 +23,7 @@ from lua import (
 from lua import of_three, parts, price as micros_price, price_rest, read, rest, capacity_rest
 from ticks import BUCKET as TICKS
 
-# The bucket, in its units. `before` was the TAT when the charge was made, at `made`; `tat` is the one that is refunded.
+# The bucket, in its units. `before` was the TAT when the charge was made, at `made`. The refund changes `tat`.
 charged, before, made, gave = ints("charged before made gave")
 inputs = {"limit": limit, "period": period, "burst": burst, "tat": tat, "now": nanos, "cost": cost, "charged": charged}
 after = made + saturating_sub(before, made) + price
@@ -40,7 +40,7 @@ GCRA = "src/algorithm/gcra.rs: Gcra::refund"
 lemma(
     GCRA,
     "the last charge first, what is owed is what would be without the charge",
-    # Of the charges after this one, the refunds have left a state that owes what this charge had left.
+    # The refunds of all later charges have left a state that owes as much as this charge had left.
     inputs=inputs,
     given=[*given, greatest(tat, now) == greatest(charged, now)],
     domain=domain,
@@ -55,7 +55,7 @@ lemma(
     given=[*given, gave >= 0, tat >= charged - gave],
     domain=domain,
     right=refund(),
-    # What is left of this charge, since the other refund has moved its payment forward.
+    # The rest of this charge, because the other refund has moved its payment forward.
     claim=lambda it: And(
         it["tat"] >= 0, tat - it["tat"] <= least(saturating_sub(charged - gave, now), price) + gave, it["tat"] <= tat
     ),
@@ -65,7 +65,7 @@ lemma(
     },
 )
 
-# The same in ticks, and with the debt in place of the time at which it is paid.
+# Refunds in ticks, with the debt in place of the time at which it is paid.
 debt, paid_at, count, token, shift, half = ints("debt paid_at now token shift half")
 tick_price = cost * token
 ticks = {"shift": shift, "debt": debt, "cost": cost, "paid_at": paid_at, "now": count}
@@ -179,7 +179,7 @@ lemma(
     },
 )
 
-# The script. What it reads is a state between now and a full bucket.
+# The script. It reads a state between now and a full bucket.
 receipt, receipt_rest = ints("receipt receipt_rest")
 read_due, read_rest, owed, owed_rest = ints("read_due read_rest owed owed_rest")
 script_due, script_rest = read()
@@ -196,7 +196,7 @@ def script(borrows=lambda rest: rest < 0, borrowed=1, amount=(owed, owed_rest), 
     return results(refunded=is_owed, due=If(is_kept, due, 0), rest=If(is_kept, rest, 0))
 
 
-# What `Gcra::refund` leaves, in parts.
+# The result of `Gcra::refund`, in parts.
 from_now = exact(micros_now, 0)
 owes = saturating_sub(exact(receipt, receipt_rest), from_now)
 counts = least(greatest(exact(due, rest), from_now), exact(full, capacity_rest))
@@ -206,7 +206,7 @@ ends = read_due - owed
 
 
 def compared(one, other):
-    """What a comparison of microseconds says of their parts."""
+    """How a comparison of microseconds compares their parts."""
     return [scaled(parts, *pair) for pair in ((one, other), (other, one), (one + 1, other), (other + 1, one))]
 
 
@@ -248,7 +248,7 @@ lemma(
         Implies(owes > 0, And(exact(owed, owed_rest) == refunded, between(0, owed_rest, parts), owed >= 0)),
         Implies(owes > 0, exact(ends, read_rest - owed_rest) == left),
     ],
-    # What has expired by the server's own clock is no key any more.
+    # A key that has expired by the server's own clock no longer exists.
     domain=[*of_three, between(START, receipt, START + 2**51), due > micros_now + 1_000],
     right=script(),
     claim=lambda it: And(

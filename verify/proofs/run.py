@@ -69,7 +69,7 @@ def read():
 
 
 def prove(subject, known, update):
-    """Proves the lemmas of one subject. Returns what failed, and its counterexamples, in their order."""
+    """Proves one subject's lemmas. Returns their number, the failures and the counterexamples, in order."""
     importlib.import_module(subject)
     failures, entries = [], []
     own = [lemma for lemma in LEMMAS if lemma.subject == subject]

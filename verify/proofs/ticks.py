@@ -1,4 +1,4 @@
-"""The memory table's buckets: time in ticks, of which a token takes a power of two, in 36 bits of a word."""
+"""The memory table's buckets: time in ticks, in 36 bits of a word. A token takes a power of two."""
 
 from z3 import And, BitVec, BitVecVal, If, Implies, LShR, Not, Or, UGE, UGT, ULE, ULT
 
@@ -20,8 +20,8 @@ from lemma import (
 CLOCK = "src/store/memory/table/ticks/clock.rs"
 BUCKET = "src/store/memory/table/ticks/mod.rs"
 
-# A clock of `ticks` per `period` nanoseconds, in lowest terms. The counterexamples have a limit of one, so that
-# `1 << shift` and an odd period are.
+# A clock with `ticks` per `period` nanoseconds, in lowest terms. The counterexamples have a limit of one, because `1 <<
+# shift` and an odd period are in lowest terms.
 nanos, ticks, period, reciprocal, estimate, shift, half = ints("now ticks period reciprocal estimate shift half")
 RECIPROCAL, MAX_NANOS = 2**62, 2**61
 clock = {"limit": ints("limit")[0], "shift": shift, "period": period}
@@ -91,7 +91,7 @@ lemma(
     },
 )
 
-# The bucket, on the grid of ticks, beside the exact one: in units of which a tick has `period`.
+# The bucket on the grid of ticks, compared with the exact one, whose units are 1/period of a tick.
 tat, price, capacity, token, cost, burst = ints("tat price capacity token cost burst")
 debt = saturating_sub(tat, count)
 now = count * period + rest
@@ -231,8 +231,8 @@ lemma(
     },
 )
 
-# A change of quota: of a token's ticks there are `gain` times as many, or a part of `loss`. Of the old tick in which it
-# comes, `rest` has passed, and with it `whole` of the new ticks.
+# A change of quota: a token's ticks become `gain` times as many, or are divided by `loss`. `rest` has passed in the old
+# tick in which the change comes, and with it `whole` new ticks.
 gain, loss, old_debt, new_shift, rounded_up, passed_ticks, whole_ticks, ticks_down = ints(
     "gain loss debt new_shift up passed whole_ticks down"
 )
@@ -327,7 +327,7 @@ lemma(
         ULT(at, wide(2**63)),
         If(UGE(stamp, at), ULE(stamp - at, wide(7 * EPOCH)), ULT(at - stamp, wide(9 * EPOCH))),
     ],
-    # A word of which nothing is known is empty.
+    # An unknown word is empty.
     domain=[UGT(stamp, wide(0)), UGT(at, wide(0))],
     right={"owed": owed(stamp, at)},
     claim=lambda it: it["owed"] == If(UGE(stamp, at), stamp - at, wide(0)),

@@ -1,4 +1,4 @@
-"""Windows: fixed and sliding ones, and their form in the 36 bits of a word."""
+"""Windows: fixed and sliding ones, and their form in 36 bits of a word."""
 
 from z3 import And, BitVec, BitVecVal, If, Implies, LShR, Not, Or, UGE, UGT, ULE, ULT, ZeroExt
 
@@ -73,7 +73,7 @@ lemma(
     },
 )
 
-# Sliding windows. `elapsed` of the window have passed; the state is rolled to it.
+# Sliding windows. `elapsed` of the window has passed, and the state is rolled to it.
 previous, current, elapsed = ints("previous current elapsed")
 left = period - elapsed
 after = current + cost
@@ -111,7 +111,7 @@ lemma(
     SLIDING,
     "in every interval, at most limit + rate × length is admitted",
     inputs=sliding_inputs | {"others": others, "windows": windows, "length": length},
-    # `others` were admitted in so many whole windows before the previous one.
+    # `others` were admitted in this many whole windows before the previous one.
     given=[*sliding_given, windows >= 0, 0 <= others, others <= limit * windows, length >= windows * period + elapsed],
     uses=[
         scaled(period, others, limit * windows),
@@ -214,8 +214,8 @@ lemma(
     },
 )
 
-# The table's form. `scale` is 2^shift, and the reciprocal 2^64 times that over the period, rounded down; a period that
-# is a power of two has the greatest number of 64 bits.
+# The table's form. `scale` is 2^shift, and the reciprocal is 2^64 times `scale` over the period, rounded down. For a
+# period that is a power of two, it is the greatest 64-bit number.
 scale, reciprocal, nanos, estimate = ints("scale reciprocal nanos estimate")
 TOP = 2**64
 one = TOP * scale
@@ -320,7 +320,7 @@ lemma(
     claim=lambda it: And(it["carried"] * period >= count * left, (it["carried"] - 1) * period < count * left),
     broken={
         "rounded down": carried(high + If(over >= period, 1, 0)),
-        # So rare that it is not found, but computed: with the inverse of the count modulo the period.
+        # Such inputs are too rare to be found, so we compute them, with the inverse of the count modulo the period.
         "the estimate is not corrected": (
             carried(high + If(over > 0, 1, 0)),
             period == 60 * 10**9,

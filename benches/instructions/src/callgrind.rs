@@ -1,4 +1,4 @@
-//! Runs rows under callgrind, which counts what they execute.
+//! Runs rows under callgrind, which counts the instructions that they execute.
 
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ pub fn execute(row: &Row) {
     counted(&mut call, row.counted);
 }
 
-/// Callgrind counts from when this function is entered until it is left, so start-up and set-up are not contained.
+/// Callgrind counts from when this function is entered until it is left, so start-up and set-up are not included.
 #[inline(never)]
 fn counted(call: &mut Call, times: u64) {
     call(times);
@@ -26,11 +26,11 @@ const UNDER_CALLGRIND: [&str; 4] = [
     "--toggle-collect=tower_sluice_instructions::callgrind::counted*",
 ];
 
-/// The C library chooses how it copies memory by what the processor can do. It shall choose the same on all.
+/// The C library chooses how it copies memory by the processor's features. This makes it choose alike on all.
 const SAME_COPIES: &str = "glibc.cpu.hwcaps=-AVX512F,-AVX512VL,-AVX2,-AVX,-ERMS,-FSRM,-SSSE3,-SSE4_1,-SSE4_2";
 
-/// The names of the rows, and the instructions that each takes. As many processes as there are processors run at once,
-/// since a count does not depend on the load.
+/// The row names, and how many instructions each takes. There is one concurrent process per processor, since a count
+/// does not depend on the load.
 pub fn count(rows: &[Row]) -> Result<Vec<(String, f64)>, String> {
     let mut needed = rows.to_vec();
     for base in rows.iter().filter_map(|row| row.beside) {
@@ -38,7 +38,7 @@ pub fn count(rows: &[Row]) -> Result<Vec<(String, f64)>, String> {
             needed.extend(crate::rows().into_iter().find(|row| row.name == base));
         }
     }
-    // The longest first, so that no processor has nothing to do at the end.
+    // The longest first, so that no processor idles at the end.
     let mut left = needed.clone();
     left.sort_by_key(|row| row.counted);
     let (left, counts) = (Mutex::new(left), Mutex::new(Vec::new()));
@@ -69,11 +69,11 @@ fn pop(rows: &Mutex<Vec<Row>>) -> Option<Row> {
     rows.lock().expect("no thread panics").pop()
 }
 
-/// The instructions of one execution, what is executed in any case included.
+/// The instructions for one execution, including those that run in any case.
 fn count_row(row: &Row) -> Result<f64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new("valgrind");
-    // What the environment holds lies on the stack, and so decides how buffers are aligned.
+    // The environment lies on the stack, and so decides how buffers are aligned.
     command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path))).env("GLIBC_TUNABLES", SAME_COPIES);
     let output = command.args(UNDER_CALLGRIND).arg(program).args(["--row", row.name]).stdout(Stdio::null()).output();
     let output = output.map_err(|error| format!("valgrind: {error}"))?;

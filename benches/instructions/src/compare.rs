@@ -4,11 +4,11 @@ use std::fmt;
 
 use crate::table::Table;
 
-/// By which part a count may differ from the table's with the same toolchain, and with another one.
+/// By which part a count may differ from the table's with an equal toolchain, and with another one.
 const TOLERATED: f64 = 0.03;
 const TOLERATED_OF_OTHERS: f64 = 0.10;
 
-/// Whether this is a change, with the same toolchain.
+/// Whether this counts as a change, with an equal toolchain.
 pub fn differs(before: f64, now: f64) -> bool {
     (now / before - 1.0).abs() > TOLERATED
 }
@@ -16,7 +16,7 @@ pub fn differs(before: f64, now: f64) -> bool {
 pub struct Comparison {
     rows: Vec<Compared>,
     tolerated: f64,
-    /// The toolchain of the table and the one here, if they are not the same.
+    /// The table's toolchain and the one here, if they differ.
     others: Option<(String, String)>,
 }
 
@@ -44,7 +44,7 @@ impl Outcome {
             (Some(before), Some(now)) => match now / before - 1.0 {
                 change if change > tolerated => Self::More,
                 change if change < -tolerated => Self::Less,
-                // Also a row of nothing, whose change is no number, and which no table should have.
+                // This includes an empty row, whose change is not a number, and which no table should have.
                 change if change.is_nan() => Self::More,
                 _ => Self::Same,
             },
@@ -79,12 +79,12 @@ impl Comparison {
         Self { rows, tolerated, others }
     }
 
-    /// Whether no row takes more than the table says, and both have the same rows.
+    /// Whether no row takes more than the table says, and both have equal rows.
     pub fn passes(&self) -> bool {
         self.rows.iter().all(|row| matches!(row.outcome, Outcome::Same | Outcome::Less))
     }
 
-    /// What to do about it; nothing if all is as the table says.
+    /// Advice on the result; nothing if all is as the table says.
     pub fn advice(&self) -> String {
         let percent = self.tolerated * 100.0;
         if !self.passes() {
@@ -131,8 +131,9 @@ fn percent(before: f64, now: f64) -> f64 {
 mod tests {
     use super::*;
 
+    /// Rows must be in both the table and the run.
     #[test]
-    fn more_fails_less_does_not_and_rows_must_be_in_both() {
+    fn more_fails_and_less_passes() {
         for (before, now, expected) in [
             (Some(1000.0), Some(1029.5), Outcome::Same),
             (Some(1000.0), Some(1030.5), Outcome::More),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn another_toolchain_is_said_and_tolerated_more() {
+    fn another_toolchain_is_reported_and_tolerated() {
         let text =
             "Counted with: one\n| row | instructions | since | why |\n|---|--:|---|---|\n| a | 100.0 | x | y |\n";
         let table = Table::parse(text).unwrap();

@@ -1,4 +1,5 @@
-//! What a decision takes, through a `dyn Limiter`, as policies hold it; the key is made from an address each time.
+//! The instructions for a decision, through a `dyn Limiter`, as policies hold it; the key is made from an address each
+//! time.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -69,10 +70,10 @@ const ALL: Quota = Quota::per_second(1).burst(u32::MAX as u64);
 const OWN: Quota = Quota::per_second(2).burst(u32::MAX as u64);
 const PER_HOUR: Quota = Quota::per_hour(u32::MAX as u64);
 
-/// A cache miss is one instruction, so more keys than this would take time, and count the same.
+/// A cache miss is one instruction, so more keys than this would take time, but change no count.
 const KEYS: u64 = 100_000;
 
-/// Stands still, so that the same program counts the same.
+/// Stands still, so that equal programs count alike.
 pub fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000))
 }
@@ -85,7 +86,7 @@ fn bucket() -> Arc<dyn Limiter> {
     in_memory(TokenBucket::new(ALL))
 }
 
-/// A limiter for as many keys, which all have used it.
+/// A limiter with room for `KEYS` keys, which all have used it.
 fn half_full() -> Arc<dyn Limiter> {
     let store = MemoryStore::with_capacity(KEYS as usize).with_clock(clock());
     let limiter: Arc<dyn Limiter> = Arc::new(RateLimiter::new(TokenBucket::new(ALL), store));
@@ -105,7 +106,7 @@ fn charges(limiter: Arc<dyn Limiter>, key: impl Fn(u64) -> PartitionKey + 'stati
     repeat(limiter, key, |key| Ask::charge(key, 1), true)
 }
 
-/// Asks as often as it is called for, each time about the next key.
+/// Asks `times` times, each time about the next key.
 fn repeat(
     limiter: Arc<dyn Limiter>,
     key: impl Fn(u64) -> PartitionKey + 'static,

@@ -1,4 +1,4 @@
-//! What a request takes that passes a layer, beside what the same request takes without one.
+//! The instructions for a request that passes a layer, beside those for an equal request without a layer.
 
 use std::convert::Infallible;
 use std::hint::black_box;
@@ -69,7 +69,7 @@ pub fn rows() -> Vec<Row> {
     ]
 }
 
-/// All units are held, and nobody may wait.
+/// All units are held, and no request may wait.
 fn full_overload() -> RateLimitLayer {
     let overload: Arc<dyn Limiter> = Arc::new(Overload::new().limits(1..=1).max_queue(0));
     let permit = pin!(overload.acquire(&"somebody".into(), 1)).poll(&mut Context::from_waker(Waker::noop()));
@@ -77,7 +77,7 @@ fn full_overload() -> RateLimitLayer {
     RateLimitLayer::new([Policy::new("a", overload).key(PeerIp::new())])
 }
 
-/// The same by tower, with a response for its error.
+/// tower's counterpart, with a response for its error.
 fn full_tower(
     answer: fn() -> Response<Full<Bytes>>,
 ) -> impl Service<Request<()>, Response = Response<Full<Bytes>>, Error = BoxError> {
@@ -94,7 +94,7 @@ fn empty_answer() -> Response<Full<Bytes>> {
     response
 }
 
-/// The answer of the layer, of parts that are made once.
+/// The layer's answer, built from parts that are made once.
 fn full_answer() -> Response<Full<Bytes>> {
     const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
     const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
@@ -112,8 +112,8 @@ fn full_answer() -> Response<Full<Bytes>> {
     response
 }
 
-/// The diagnostics look at the first 1,000 requests of a layer, and at the first 512 of a process from a public
-/// address. What is counted comes after these.
+/// The diagnostics look at a layer's first 1,000 requests, and at the first 512 from a public address in a process. The
+/// counted requests come after these.
 const WARM_UP: u64 = 1_200;
 const COUNTED: u64 = 2_000;
 
@@ -123,8 +123,8 @@ const ONE: Quota = Quota::per_hour(1);
 
 const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)), 40_000);
 
-/// The quota of a customer, as an authentication layer has put it into the request. All requests carry it, so that rows
-/// with and without a quota per customer compare.
+/// A customer's quota, as an authentication layer has put it into the request. All requests carry it, so that rows with
+/// and without a quota per customer compare.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
@@ -159,7 +159,7 @@ fn request() -> Request<()> {
     request
 }
 
-/// Makes a request, has it answered, and drops the answer, as often as it is called for.
+/// Makes a request, has it answered, and drops the answer, `times` times.
 fn repeat<S, B>(mut service: S, expected: StatusCode) -> Call
 where
     S: Service<Request<()>, Response = Response<B>> + 'static,
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The status, the fields and the bytes of an answer.
+    /// An answer's status, fields and bytes.
     fn answer_of<S, B>(mut service: S) -> (StatusCode, HeaderMap, Bytes)
     where
         S: Service<Request<()>, Response = Response<B>>,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn tower_gives_the_answer_of_the_layer() {
+    fn towers_answer_equals_the_layers() {
         let ours = answer_of(full_overload().layer(service_fn(hello)));
         assert_eq!(ours, answer_of(full_tower(full_answer)));
         assert_eq!(ours.0, StatusCode::SERVICE_UNAVAILABLE);

@@ -1,5 +1,5 @@
 //! Counts how many instructions a request or a decision takes, and compares the counts to the committed table.
-//! `scripts/instructions` builds and runs it; `benches/README.md` says how to read what it prints.
+//! `scripts/instructions` builds and runs it; `benches/README.md` says how to read the output.
 //!
 //! The process that is started counts nothing. It starts itself once per row, under callgrind.
 
@@ -23,10 +23,10 @@ usage: scripts/instructions [--only TEXT]
   --only TEXT      only the rows whose names contain this; nothing is said of rows that are missing
   --update REASON  writes the rows that changed, or all with another toolchain, into the table, with this reason";
 
-/// What a row executes, as often as it is called for.
+/// Executes a row the given number of times.
 type Call = Box<dyn FnMut(u64)>;
 
-/// Something that is counted.
+/// A row that is counted.
 #[derive(Clone, Copy)]
 struct Row {
     name: &'static str,
@@ -35,7 +35,7 @@ struct Row {
     warm_up: u64,
     /// How often it is executed while it is counted.
     counted: u64,
-    /// The row whose count is subtracted: what is executed in any case.
+    /// The row whose count is subtracted, since its instructions run in any case.
     beside: Option<&'static str>,
 }
 
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Compares the rows whose names contain `only` to the table; fails if one takes more, or is in one of both only.
+/// Compares the rows whose names contain `only` to the table; fails if one takes more, or is only in one of the two.
 fn check(path: &Path, only: &str) -> Result<ExitCode, String> {
     let mut table = Table::read(path)?;
     table.rows.retain(|row| row.name.contains(only));

@@ -1,4 +1,4 @@
-//! What a request takes that is let through by a queue, and one that joins its line and leaves it.
+//! The instructions for a request that a queue lets through, and for one that joins its line and leaves it.
 
 use std::hint::black_box;
 

@@ -1,4 +1,4 @@
-//! The committed table: for each row what it takes, since when, and why it takes more or less than before.
+//! The committed table: for each row its count, since when, and why it takes more or less than before.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,7 +9,7 @@ use crate::compare::differs;
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
-    /// What stands before the table, with the line that names the toolchain.
+    /// The lines before the table, with the line that names the toolchain.
     head: Vec<String>,
     /// The compiler, the processor's architecture and the C library with which the rows were counted.
     pub toolchain: String,
@@ -76,8 +76,8 @@ impl Table {
         text
     }
 
-    /// Takes over the counts of rows that changed, of new ones, and with another toolchain of all. The others keep
-    /// theirs: if each update moved them by what is tolerated, no change would ever be too much.
+    /// Takes over the counts for changed and new rows, and with another toolchain for all rows. The others keep theirs,
+    /// because if each update moved them by the tolerated part, no change would ever be too much.
     pub fn update(&mut self, counts: &[(String, f64)], toolchain: &str, date: &str, reason: &str) {
         let is_other = self.toolchain != toolchain;
         let row = |(name, instructions): &(String, f64)| match self.rows.iter().find(|row| row.name == *name) {
@@ -94,8 +94,8 @@ impl Table {
     }
 }
 
-/// The compiler, the architecture and the C library of this machine, on which counts depend. The compiler that has
-/// built this program is the one that is found here: the script has just called it.
+/// This machine's compiler, architecture and C library, on which counts depend. The compiler found here has built this
+/// program, because the script has just called it.
 pub fn toolchain() -> Result<String, String> {
     let rustc = output_of("rustc", &["--version"])?;
     let c_library = output_of("getconf", &["GNU_LIBC_VERSION"])?;
@@ -136,31 +136,31 @@ Counted with: rustc 1, x86_64, glibc 2
     const SAME: &str = "rustc 1, x86_64, glibc 2";
 
     #[test]
-    fn a_table_is_written_as_it_was_read() {
+    fn a_table_survives_reading_and_writing() {
         assert_eq!(Table::parse(TEXT).unwrap().to_text(), TEXT);
     }
 
     #[test]
-    fn an_update_writes_the_rows_that_changed_and_keeps_the_others() {
+    fn an_update_writes_only_changed_rows() {
         let text = updated(&[("one", 102.9), ("two", 300.0)], SAME);
         assert_eq!(text, TEXT.replace("250.5 | 2026-01-02 | first", "300.0 | 2026-02-01 | a/reason"));
     }
 
     #[test]
-    fn an_update_adds_new_rows_and_removes_those_that_are_gone() {
+    fn an_update_adds_and_removes_rows() {
         let text = updated(&[("one", 100.0), ("three", 7.0)], SAME);
         assert_eq!(text, TEXT.replace("two | 250.5 | 2026-01-02 | first", "three | 7.0 | 2026-02-01 | a/reason"));
     }
 
     #[test]
-    fn an_update_with_another_toolchain_writes_all_rows() {
+    fn another_toolchain_updates_all_rows() {
         let text = updated(&[("one", 100.1), ("two", 250.5)], "rustc 2, x86_64, glibc 2");
         assert_eq!(text.matches("2026-02-01").count(), 2);
         assert!(text.contains("| one | 100.1 |") && text.contains("Counted with: rustc 2, x86_64"));
     }
 
     #[test]
-    fn what_is_no_table_is_reported() {
+    fn an_unreadable_table_is_reported() {
         for (text, problem) in [
             ("# Title\n", "no line names the toolchain"),
             ("Counted with: x\n", "the table does not begin with | row | instructions | since | why |"),

@@ -1,5 +1,5 @@
-//! What a decision costs that goes through PostgreSQL: ours and its peer on one server, and bare statements as the
-//! floor. `benches/README.md` tells how, and how to read what comes out.
+//! The cost of a decision that goes through PostgreSQL: ours and its peer on one server, and bare statements as the
+//! floor. `benches/README.md` tells how, and how to read the output.
 
 mod report;
 mod rows;
@@ -8,7 +8,7 @@ mod size;
 mod subject;
 mod work;
 
-// What the other benchmarks share with these, and use more of.
+// The other benchmarks share these, and use more of them.
 #[allow(dead_code)]
 #[path = "../../src/keys.rs"]
 mod keys;
@@ -40,7 +40,7 @@ mod scale;
 #[path = "../../src/steady.rs"]
 mod steady;
 
-// What the tests share with these, and use more of.
+// The tests share these, and use more of them.
 #[allow(dead_code)]
 #[path = "../../../tests/support/postgres.rs"]
 mod postgres;
@@ -64,7 +64,7 @@ const TIME: Duration = Duration::from_secs(10 * 60);
 
 const USAGE: &str = "usage: scripts/bench --postgres [--quick] [--only TEXT]...\n";
 
-/// What was built.
+/// The built versions.
 const LOCK: &str = include_str!("../Cargo.lock");
 
 fn main() -> ExitCode {
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     let (mut quick, mut only) = (false, Vec::new());
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            // How the script finds this program.
+            // The script finds this program by this argument.
             "--postgres" => {}
             "--quick" => quick = true,
             "--only" => only.push(arguments.next().unwrap_or_default()),
@@ -110,7 +110,7 @@ fn run(quick: bool, only: &[String]) -> Outcome<bool> {
     let mut report = Report::new(rows, server.is_pinned);
     let measure = |report: &mut Report, concurrency: usize, repetition: usize| {
         let mut whole = true;
-        // All rows in turn: those that are compared are close in time.
+        // All rows in turn, so that compared rows are close in time.
         for row in report.rows.iter().filter(|row| row.concurrency.contains(&concurrency)) {
             let so_far = begun.elapsed().as_secs();
             progress(&format!("{so_far:3} s  {}/{repetitions}  {concurrency}  {}", repetition + 1, row.name));
@@ -149,7 +149,7 @@ fn run(quick: bool, only: &[String]) -> Outcome<bool> {
     Ok(whole)
 }
 
-/// Right before fast. What a peer says of itself is not held against it.
+/// Right before fast. A peer that documents its inexactness is not blamed for it.
 fn exactness(server: &Arc<Server>, rows: &[Row]) -> bool {
     const BURST: u32 = 100;
     let (mut whole, mut results) = (true, Vec::new());

@@ -1,4 +1,4 @@
-//! What came out, in tables.
+//! The results, in tables.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -15,7 +15,7 @@ pub struct Report {
     pub is_pinned: bool,
     pub rows: Vec<Row>,
     pub cells: Cells<Sample>,
-    /// So many at a time were measured again.
+    /// The concurrencies that were measured again.
     pub again: BTreeSet<usize>,
 }
 
@@ -31,7 +31,7 @@ impl Report {
         self.cells.variation(PEER, concurrency, PER_SECOND) > steady::MOST
     }
 
-    /// Keeps so many repetitions, those in which the peer took least.
+    /// Keeps `count` repetitions, those in which the peer took least.
     pub fn keep_quietest(&mut self, concurrency: usize, count: usize) {
         self.cells.keep_quietest(PEER, concurrency, PER_SECOND, count);
         self.again.insert(concurrency);
@@ -77,7 +77,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the tables took.
+/// The space that the tables took.
 pub fn sizes(sizes: &[(&str, Outcome<Size>)]) -> String {
     if sizes.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use tower_sluice_postgres::{Postgres, PostgresStore};
 pub const CONCURRENCY: [usize; 3] = [1, 8, 64];
 const MANY: &[usize] = &[64];
 
-/// A prime, as in the tables of others.
+/// A prime, as in other projects' tables.
 const KEYS: u64 = 10_007;
 
-/// More than our cache of rejections holds.
+/// More than our rejection cache holds.
 const MANY_KEYS: u64 = 20_011;
 
 #[derive(Clone, Copy)]
@@ -24,7 +24,7 @@ pub struct Row {
     pub keys: u64,
     pub terms: Terms,
     pub kept: Kept,
-    /// What it is compared to.
+    /// The row that it is compared to.
     pub peer: &'static str,
     pub concurrency: &'static [usize],
 }
@@ -36,17 +36,17 @@ pub enum Make {
     Count,
     /// Ours, one after the other.
     Limiters(Driver, fn(&Postgres, Terms) -> Vec<Arc<dyn Limiter>>),
-    /// Ours as a layer, with so many policies.
+    /// Ours as a layer, with this many policies.
     Layer(usize),
     Peer {
-        /// How many of its policies are asked, one after the other.
+        /// How many policies it asks, one after the other.
         policies: usize,
         /// Whether its pool sends a ping before each statement, as it does by default.
         pings: bool,
     },
 }
 
-/// What ours calls PostgreSQL by.
+/// The client through which ours calls PostgreSQL.
 #[derive(Clone, Copy)]
 pub enum Driver {
     Deadpool,
@@ -72,7 +72,7 @@ pub struct Terms {
 impl Terms {
     /// All pass.
     const ADMITTED: Self = Self { rate: 100, period: Duration::from_secs(1), burst: 100_000 };
-    /// The same where one key has all requests.
+    /// All pass, even if one key has all requests.
     const ADMITTED_HOT: Self = Self { rate: 1_000, period: Duration::from_secs(1), burst: 10_000_000 };
 
     pub const fn exactly(burst: u32) -> Self {
@@ -175,7 +175,7 @@ fn all() -> Vec<Row> {
     ]
 }
 
-/// The rows whose names contain one of `only`, and what they are compared to.
+/// The rows whose names contain one of `only`, and their peers.
 pub fn chosen(only: &[String]) -> Vec<Row> {
     let is_asked_for = |row: &Row| only.is_empty() || only.iter().any(|text| row.name.contains(text));
     let peers: Vec<_> = all().iter().filter(|row| is_asked_for(row)).map(|row| row.peer).collect();
@@ -183,7 +183,7 @@ pub fn chosen(only: &[String]) -> Vec<Row> {
     all().into_iter().filter(is_chosen).collect()
 }
 
-/// Those whose tables are measured.
+/// The rows whose tables are measured.
 pub fn sized(only: &[String]) -> impl Iterator<Item = Row> {
     chosen(only).into_iter().filter(|row| [OURS_LOGGED, PEER_LOGGED].contains(&row.name))
 }
@@ -193,8 +193,8 @@ impl Row {
         matches!(self.make, Make::Limiters(..) | Make::Layer(_))
     }
 
-    /// Whether just the first requests of a key pass. Of two limiters that are asked one after the other, each may
-    /// admit what the other rejects.
+    /// Whether just a key's first requests pass. If two limiters are asked one after the other, each may admit a
+    /// request that the other rejects.
     pub fn limits(&self) -> bool {
         let is_one = match self.make {
             Make::Select | Make::Count => false,
@@ -209,7 +209,7 @@ impl Row {
         self.terms.burst > 1
     }
 
-    /// Where its keys are.
+    /// The table with its keys.
     pub fn table(&self) -> &'static str {
         match self.make {
             Make::Select | Make::Count => "counts",

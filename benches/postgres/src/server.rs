@@ -1,4 +1,4 @@
-//! A PostgreSQL server of our own, and what it tells of its work.
+//! Our own PostgreSQL server, and how it reports its work.
 
 use std::fs;
 
@@ -16,10 +16,10 @@ use crate::machine;
 use crate::postgres::PostgresServer;
 use crate::rows::Kept;
 
-/// What the bare statements count in.
+/// The table in which the bare statements count.
 const COUNTS: &str = "CREATE UNLOGGED TABLE counts (key text PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 70)";
 
-/// The tables that are measured: of the bare statements, of the peer, and ours.
+/// The measured tables: the bare statements', the peer's, and ours.
 const TABLES: [&str; 3] = ["counts", "tower_rate_limiter_gcra_v1.state", "sluice_state"];
 
 pub struct Server {
@@ -27,19 +27,19 @@ pub struct Server {
     postmaster: u32,
     /// Whether all its processes were tied to a processor.
     pub is_pinned: bool,
-    /// For what is asked between two measurements.
+    /// For questions between two measurements.
     control: Client,
     runtime: Runtime,
 }
 
-/// What the server has done since it was started.
+/// The server's work since it was started.
 #[derive(Clone, Copy)]
 pub struct Usage {
     /// For how many microseconds its processes had a processor.
     pub processor: f64,
-    /// The bytes of its write-ahead log.
+    /// How many bytes it wrote to its write-ahead log.
     pub wal: f64,
-    /// The transactions that wrote something.
+    /// How many transactions wrote something.
     pub writes: f64,
 }
 
@@ -61,7 +61,7 @@ impl Server {
         let mut server = Self { postgres, postmaster, is_pinned: false, control, runtime };
         let ours = Postgres::new(server.deadpool(1)?);
         server.runtime.block_on(ours.migrate()).map_err(text)?;
-        // The processes of later connections inherit it.
+        // The processes for later connections inherit it.
         let processes = server.processes();
         server.is_pinned = processes.into_iter().chain([server.postmaster]).all(|id| machine::pin_process(id, 1));
         Ok(server)
@@ -71,7 +71,7 @@ impl Server {
         self.postgres.run("SHOW server_version")
     }
 
-    /// Those that differ from what PostgreSQL takes by itself, without paths and ports.
+    /// The settings that differ from PostgreSQL's defaults, without paths and ports.
     pub fn settings(&self) -> String {
         const CHANGED: &str = "SELECT string_agg(name || ' = ' || setting, ', ' ORDER BY name) FROM pg_settings \
             WHERE setting <> boot_val AND source = 'configuration file' AND category NOT LIKE 'Client%' \
@@ -79,28 +79,28 @@ impl Server {
         self.postgres.run(CHANGED)
     }
 
-    /// A pool of so many connections, of the client that ours goes through.
+    /// A pool with this many connections, from the client that ours goes through.
     pub fn deadpool(&self, connections: usize) -> Outcome<Pool> {
         let config = self.postgres.url().parse().map_err(text)?;
         let settings = ManagerConfig { recycling_method: RecyclingMethod::Fast };
         Pool::builder(Manager::from_config(config, NoTls, settings)).max_size(connections).build().map_err(text)
     }
 
-    /// A pool of so many connections, of the client of the peer. By default it sends a ping before each statement.
+    /// A pool with this many connections, from the peer's client. By default it sends a ping before each statement.
     pub async fn sqlx(&self, connections: usize, pings: bool) -> Outcome<PgPool> {
         let connections = u32::try_from(connections).map_err(text)?;
         let options = PgPoolOptions::new().max_connections(connections).test_before_acquire(pings);
         options.connect(&self.postgres.url()).await.map_err(text)
     }
 
-    /// The same through `bb8`.
+    /// A pool through `bb8`.
     pub async fn bb8(&self, connections: usize) -> Outcome<bb8::Pool<PostgresConnectionManager<NoTls>>> {
         let manager = PostgresConnectionManager::new_from_stringlike(self.postgres.url(), NoTls).map_err(text)?;
         let connections = u32::try_from(connections).map_err(text)?;
         bb8::Pool::builder().max_size(connections).test_on_check_out(false).build(manager).await.map_err(text)
     }
 
-    /// The same through the version of `sqlx` that ours takes, which sends no ping.
+    /// A pool through the `sqlx` version that ours takes, which sends no ping.
     pub async fn older_sqlx(&self, connections: usize) -> Outcome<sqlx_0_8::PgPool> {
         let connections = u32::try_from(connections).map_err(text)?;
         let options = sqlx_0_8::postgres::PgPoolOptions::new().max_connections(connections).test_before_acquire(false);
@@ -131,7 +131,7 @@ impl Server {
         row.try_get(0).map_err(text)
     }
 
-    /// For how many microseconds its processes had a processor, those that have ended included.
+    /// For how many microseconds its processes had a processor, including those that have ended.
     fn processor(&self) -> Outcome<f64> {
         const TICK: f64 = 10_000.0;
         let living = self.processes().into_iter().chain([self.postmaster]).filter_map(machine::process_time);
@@ -140,7 +140,7 @@ impl Server {
         Ok(living.sum::<u64>() as f64 / 1e3 + ended.iter().sum::<f64>() * TICK)
     }
 
-    /// The children of the postmaster.
+    /// The postmaster's children.
     fn processes(&self) -> Vec<u32> {
         let all = fs::read_dir("/proc").into_iter().flatten().flatten();
         let all = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -152,7 +152,7 @@ impl Server {
     }
 }
 
-/// A field of `/proc/…/stat`, counted from zero. The name of the program, which may hold anything, is before the last
+/// A field in `/proc/…/stat`, counted from zero. The program's name, which may contain anything, is before the last
 /// parenthesis.
 fn field_of(stat: &str, field: usize) -> Option<&str> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(field - 2)

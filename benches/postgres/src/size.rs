@@ -1,4 +1,4 @@
-//! What a table takes, when its keys are new and after many decisions.
+//! The space that a table takes, when its keys are new and after many decisions.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::subject::Subject;
 
 const CONNECTIONS: usize = 16;
 
-/// On a slow machine, there are as many updates as fit into this.
+/// On a slow machine, there are only the updates that fit into this time.
 const TIME: Duration = Duration::from_secs(150);
 
 #[derive(Clone, Copy)]
@@ -20,13 +20,13 @@ pub struct Size {
     pub updates: u64,
     /// Bytes per key, with the indexes.
     pub fresh: f64,
-    /// The same after the updates.
+    /// Bytes per key after the updates.
     pub updated: f64,
     /// The part of the updates that stayed within their pages.
     pub hot: f64,
-    /// Bytes of the write-ahead log per update.
+    /// Write-ahead log bytes per update.
     pub wal: f64,
-    /// The same per new key.
+    /// Write-ahead log bytes per new key.
     pub wal_fresh: f64,
 }
 
@@ -65,8 +65,8 @@ pub fn measure(server: &Arc<Server>, row: Row, keys: u64, updates: u64) -> Outco
     })
 }
 
-/// All updates of the table so far, and those that stayed within their pages. Counts are complete when the processes of
-/// the connections have ended.
+/// All updates to the table so far, and those that stayed within their pages. Counts are complete once the connections'
+/// processes have ended.
 async fn updates_of(server: &Server, row: Row, subject: Arc<Subject>) -> Outcome<[f64; 2]> {
     drop(subject);
     while server.ask::<i64>("count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'").await? > 1 {

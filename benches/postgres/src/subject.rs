@@ -1,4 +1,4 @@
-//! What decides through PostgreSQL, each through its own public API.
+//! The subjects that decide through PostgreSQL, each through its own public API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub enum Subject {
 
 impl Subject {
     pub async fn new(server: &Server, make: Make, terms: Terms, connections: usize) -> Outcome<Self> {
-        // More patient than by default, so that a pause of the machine is a late answer and no failure.
+        // More patient than by default, so that a pause in the machine causes a late answer and not a failure.
         let patient = |postgres: Postgres| postgres.timeout(Duration::from_secs(5));
         Ok(match make {
             Make::Select => Self::Select(server.deadpool(connections)?),

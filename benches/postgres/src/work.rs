@@ -1,4 +1,4 @@
-//! The inside of a cell: one thread asks, many times at once, over as many connections.
+//! The inside of a cell: one thread sends many concurrent requests, each over its own connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::rows::{Row, Terms};
 use crate::server::Server;
 use crate::subject::Subject;
 
-/// One run of one subject.
+/// One subject's run.
 pub struct Plan {
     pub server: Arc<Server>,
     pub row: Row,
@@ -19,24 +19,24 @@ pub struct Plan {
     pub time: Duration,
 }
 
-/// Microseconds per request, where nothing else is said.
+/// Microseconds per request, unless stated otherwise.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub per_second: f64,
     pub p50: f64,
     pub p99: f64,
-    /// Of all processes of the server.
+    /// The processor time that all server processes took.
     pub server: f64,
-    /// Of the thread that asks; not a number if the system does not tell.
+    /// The asking thread's processor time; not a number if the system does not tell.
     pub client: f64,
-    /// Bytes of the write-ahead log per request.
+    /// Write-ahead log bytes per request.
     pub wal: f64,
     /// Transactions that wrote something, per request.
     pub writes: f64,
     pub is_pinned: bool,
 }
 
-/// Measures one subject on a thread and connections of its own, and empty tables.
+/// Measures one subject on its own thread and connections, and empty tables.
 pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample> {
     on_a_worker(async move {
         let is_pinned = machine::pin(0);
@@ -70,7 +70,8 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
     })
 }
 
-/// PostgreSQL plans a statement anew the first five times that a connection executes it. That is dear, and over here.
+/// PostgreSQL plans a statement anew the first five times that a connection executes it. That is expensive, and over
+/// here.
 async fn warm_up(subject: &Arc<Subject>, keys: &load::Keys, concurrency: usize, admits: bool) -> Outcome<()> {
     const EACH: u64 = 20;
     let mut order = Uniform::new(keys.len() as u64, 4);
@@ -78,7 +79,7 @@ async fn warm_up(subject: &Arc<Subject>, keys: &load::Keys, concurrency: usize, 
     load::ask(subject, keys, concurrency, admits, move |_| left.next().map(|_| order.next())).await.map(drop)
 }
 
-/// How many of twice the burst are admitted that ask for one key at the same time.
+/// Sends twice the burst for one key concurrently. Returns how many requests are admitted.
 pub fn admitted(server: &Arc<Server>, row: Row, burst: u32) -> Outcome<u32> {
     let server = Arc::clone(server);
     on_a_worker(async move {

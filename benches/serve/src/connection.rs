@@ -1,4 +1,4 @@
-//! Clients: each asks one thing at a time.
+//! Clients: each has one request in flight.
 
 use std::net::SocketAddr;
 
@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 use crate::load::{Outcome, text};
 use crate::protocol::{Limit, Protocol};
 
-/// As many as Envoy has with four workers.
+/// The number that Envoy has with four workers.
 const HTTP2_CONNECTIONS: usize = 4;
 
-/// A client that asks one thing at a time.
+/// A client that has one request in flight at a time.
 pub struct Client {
     protocol: Protocol,
     way: Way,
@@ -23,11 +23,11 @@ pub struct Client {
 enum Way {
     /// A stream for each request, on a connection that others use as well.
     Http2 { connection: SendRequest<Bytes>, uri: http::Uri },
-    /// A connection of its own.
+    /// Its own connection.
     Plain { socket: TcpStream, read: BytesMut },
 }
 
-/// Connects so many clients.
+/// Connects this many clients.
 pub async fn connect(address: SocketAddr, protocol: Protocol, clients: usize) -> Outcome<Vec<Client>> {
     let mut all = Vec::new();
     let Some(method) = protocol.method() else {
@@ -63,7 +63,7 @@ async fn open(address: SocketAddr) -> Outcome<TcpStream> {
 }
 
 impl Client {
-    /// Whether a request of the key with this number is admitted.
+    /// Whether a request for the key with this number is admitted.
     pub async fn ask(&mut self, limit: Limit, key: u64) -> Outcome<bool> {
         let protocol = self.protocol;
         let request = protocol.request(limit, key);
@@ -87,7 +87,7 @@ impl Client {
     }
 }
 
-/// Calls a method of gRPC with the fields that Envoy sends.
+/// Calls a gRPC method with the fields that Envoy sends.
 async fn call(connection: &mut SendRequest<Bytes>, uri: &http::Uri, message: Bytes) -> Outcome<BytesMut> {
     let request = Request::post(uri.clone())
         .header("te", "trailers")

@@ -1,4 +1,4 @@
-//! What the other benchmarks under load share with these.
+//! The code that the other benchmarks under load share with these.
 
 #[allow(dead_code)]
 #[path = "../../src/load/cells.rs"]

@@ -1,5 +1,5 @@
-//! What a decision costs that a proxy asks a service for: `sluice serve` and its peers, each in a process of its own.
-//! `benches/README.md` tells how, and how to read what comes out.
+//! The cost of a decision that a proxy asks a service for: `sluice serve` and its peers, each in its own process.
+//! `benches/README.md` tells how, and how to read the output.
 
 mod connection;
 mod load;
@@ -47,7 +47,7 @@ pub struct Plan {
     pub repetitions: usize,
     /// How long each cell takes at its full rate, and at the fixed one.
     pub time: Duration,
-    /// The keys of the table of memory.
+    /// How many keys the memory table has.
     pub keys: u64,
 }
 
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
     let (mut plan, mut only) = (FULL, Vec::new());
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            // How the script finds this program.
+            // The script finds this program by this argument.
             "--serve" => {}
             "--quick" => plan = QUICK,
             "--paced" => return ended(paced::run(&arguments.collect::<Vec<_>>()).map(|()| true)),
@@ -103,7 +103,7 @@ fn run(plan: Plan, only: &[String]) -> Outcome<bool> {
     let mut whole = exactness(&runtime, &rows)?;
     let mut report = Report::new(rows, is_pinned);
     for repetition in 0..plan.repetitions {
-        // All rows in turn: those that are compared are close in time.
+        // All rows in turn, so that compared rows are close in time.
         for row in &report.rows {
             let so_far = begun.elapsed().as_secs();
             progress(&format!("{so_far:3} s  {}/{}  {}", repetition + 1, plan.repetitions, row.name));
@@ -127,7 +127,7 @@ fn run(plan: Plan, only: &[String]) -> Outcome<bool> {
     Ok(whole)
 }
 
-/// Right before fast. What a peer says of itself is not held against it.
+/// Right before fast. A peer that documents its inexactness is not blamed for it.
 fn exactness(runtime: &tokio::runtime::Runtime, rows: &[Row]) -> Outcome<bool> {
     let (mut whole, mut results) = (true, Vec::new());
     for row in rows {

@@ -1,4 +1,4 @@
-//! What is asked in each protocol, and what the answers say.
+//! The requests in each protocol, and how to read the answers.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -20,20 +20,20 @@ pub enum Protocol {
 pub enum Limit {
     /// So high that every request is admitted.
     High,
-    /// [`EXACTLY`] requests of a day.
+    /// [`EXACTLY`] requests a day.
     Low,
 }
 
-/// The units of the low limit.
+/// The low limit's units.
 pub const EXACTLY: u32 = 100;
 
-/// The units of the high limit, of a day.
+/// The high limit's units, per day.
 pub const HIGH: u32 = 1_000_000;
 
 const DAY: u32 = 86_400;
 
 impl Limit {
-    /// The key of the descriptor, and the last part of a path.
+    /// The descriptor's key, and a path's last part.
     pub const fn name(self) -> &'static str {
         match self {
             Self::High => "user",
@@ -50,7 +50,7 @@ impl Limit {
 }
 
 impl Protocol {
-    /// The path of a gRPC method; `None` for protocols that are none of gRPC.
+    /// The gRPC method's path; `None` for other protocols.
     pub const fn method(self) -> Option<&'static str> {
         match self {
             Self::RateLimitService => Some("/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"),
@@ -59,7 +59,7 @@ impl Protocol {
         }
     }
 
-    /// The bytes of a request; of gRPC, those of the message with its length.
+    /// The request bytes; in gRPC, the message bytes with their length.
     pub fn request(self, limit: Limit, index: u64) -> Bytes {
         // Twenty bytes.
         let key = format!("client-of-us-{index:07}");
@@ -98,8 +98,8 @@ impl Protocol {
         }
     }
 
-    /// Whether an answer admits the request. Of gRPC, it is the message with its length; of the others, it is as
-    /// [`Protocol::end`] ends it.
+    /// Whether an answer admits the request. In gRPC, it is the message with its length; in the other protocols, it
+    /// ends as [`Protocol::end`] says.
     pub fn admits(self, answer: &[u8]) -> Outcome<bool> {
         let unreadable = || format!("unreadable: {}", String::from_utf8_lossy(answer));
         match self {
@@ -109,7 +109,7 @@ impl Protocol {
                 Some([8, 2]) => Ok(false),
                 _ => Err(unreadable()),
             },
-            // A value that is false is left out.
+            // Protobuf leaves out a false value.
             Self::ThrottlecrabGrpc => Ok(answer.get(5..7) == Some(&[8, 1])),
             Self::Auth => match answer.get(9..12) {
                 Some(b"200") => Ok(true),
@@ -137,7 +137,7 @@ impl Protocol {
     /// The length of the answer at the beginning of `read`, if all of it is there.
     pub fn end(self, read: &[u8]) -> Option<usize> {
         if self == Self::ThrottlecrabRedis {
-            // An array of five numbers: a line each, and one before them.
+            // An array with five numbers: a line each, and one before them.
             let ends = read.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
             return ends.map(|(end, _)| end + 1).nth(5);
         }
@@ -155,7 +155,7 @@ fn content_length(head: &[u8]) -> Option<usize> {
     std::str::from_utf8(&value[..digits]).ok()?.parse().ok()
 }
 
-/// A message of gRPC: its length goes first.
+/// A gRPC message: its length goes first.
 fn framed(message: &[u8]) -> Bytes {
     let mut framed = BytesMut::with_capacity(message.len() + 5);
     framed.put_u8(0);
@@ -168,7 +168,7 @@ fn text(field: u8, text: &str) -> Vec<u8> {
     bytes(field, text.as_bytes())
 }
 
-/// A field of Protobuf with fewer than 128 bytes.
+/// A Protobuf field with fewer than 128 bytes.
 fn bytes(field: u8, bytes: &[u8]) -> Vec<u8> {
     let length = u8::try_from(bytes.len()).ok().filter(|length| *length < 128).expect("all of ours are short");
     [&[field << 3 | 2, length], bytes].concat()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_written_in_groups_of_seven_bits() {
+    fn numbers_are_written_in_seven_bits() {
         assert_eq!(number(1, 300), [8, 0b1010_1100, 2]);
     }
 }

@@ -1,4 +1,4 @@
-//! What came out, in tables.
+//! The results, in tables.
 
 use std::fmt;
 
@@ -55,7 +55,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// What the keys took.
+/// The memory that the keys took.
 pub fn sizes(sizes: &[(&str, Outcome<Size>)], keys: u64) -> String {
     if sizes.is_empty() {
         return String::new();

@@ -1,4 +1,4 @@
-//! What is measured.
+//! The measured rows.
 
 use crate::protocol::Protocol;
 use crate::server::{Program, Settings};
@@ -9,7 +9,7 @@ pub struct Row {
     pub program: Program,
     pub settings: Settings,
     pub protocol: Protocol,
-    /// The rows that this one is compared to: of Limitador, and of throttlecrab.
+    /// The rows that this one is compared to: Limitador's, and throttlecrab's.
     pub peers: [Option<&'static str>; 2],
     /// Whether its memory is measured.
     pub is_sized: bool,
@@ -110,8 +110,8 @@ impl Row {
     }
 }
 
-/// The rows whose names contain one of `only`, and their peers; all, if there are none. Also the names of those whose
-/// programs are not there.
+/// The rows whose names contain one of `only`, and their peers; all, if `only` is empty. Returns the names of rows
+/// without an installed program, too.
 pub fn chosen(only: &[String]) -> (Vec<Row>, Vec<&'static str>) {
     let is_named = |row: &&Row| only.is_empty() || only.iter().any(|text| row.name.contains(text.as_str()));
     let named: Vec<_> = ROWS.iter().filter(is_named).collect();

@@ -1,4 +1,4 @@
-//! The services, each a process on a processor of its own.
+//! The services, each a process on its own processor.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -20,28 +20,28 @@ pub enum Program {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settings {
-    /// As it comes. Ours reads the same file as Limitador.
+    /// As it comes. Ours reads Limitador's file.
     Bare,
-    /// The same file, in which [`OTHERS`] rules go before.
+    /// That file, with [`OTHERS`] rules before the others.
     ManyRules,
-    /// Answers have fields on the limit. Ours reads a file in TOML.
+    /// Answers have fields on the limit. Ours reads a TOML file.
     WithFields,
 }
 
 pub struct Server {
     process: Child,
-    /// Of gRPC, HTTP, and Redis' protocol; the same for all that one port serves.
+    /// For gRPC, HTTP, and Redis' protocol; equal for all that one port serves.
     addresses: [SocketAddr; 3],
 }
 
 /// Rules that apply to no request.
 const OTHERS: u32 = 100;
 
-/// Room for all keys of the table of memory.
+/// Room for all keys in the memory table.
 const MOST_KEYS: u32 = 1_000_000;
 
 impl Program {
-    /// The variable of the environment that has the path.
+    /// The environment variable that has the path.
     const fn variable(self) -> &'static str {
         match self {
             Self::Ours => "SLUICE",
@@ -50,7 +50,7 @@ impl Program {
         }
     }
 
-    /// Where it is, if it is there.
+    /// Its path, if it is installed.
     pub fn path(self) -> Option<PathBuf> {
         std::env::var_os(self.variable()).filter(|path| !path.is_empty()).map(PathBuf::from)
     }
@@ -61,7 +61,7 @@ impl Program {
     }
 }
 
-/// Of all programs that are there.
+/// The versions of all installed programs.
 pub fn versions() -> String {
     let all = [Program::Ours, Program::Limitador, Program::Throttlecrab];
     all.into_iter().filter_map(Program::version).collect::<Vec<_>>().join(", ")
@@ -120,7 +120,7 @@ impl Server {
         }]
     }
 
-    /// For how many nanoseconds its threads had a processor. None of them ends while it is measured.
+    /// For how many nanoseconds its threads had a processor. No thread ends while it is measured.
     pub fn processor(&self) -> Outcome<u64> {
         let threads = fs::read_dir(format!("/proc/{}/task", self.process.id())).map_err(text)?;
         let time = |thread: fs::DirEntry| -> Option<u64> {
@@ -129,7 +129,7 @@ impl Server {
         Ok(threads.flatten().filter_map(time).sum())
     }
 
-    /// The bytes of memory that it has in use.
+    /// How many bytes of memory it has in use.
     pub fn resident(&self) -> Outcome<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).map_err(text)?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -170,7 +170,7 @@ fn file(name: &str, content: &str) -> Outcome<PathBuf> {
     Ok(path)
 }
 
-/// A limit for each value of a descriptor.
+/// A limit for each descriptor value.
 fn limits_of_limitador(settings: Settings) -> String {
     let rule = |conditions: &str, name: &str, units: u32| {
         format!(
@@ -184,7 +184,7 @@ fn limits_of_limitador(settings: Settings) -> String {
     others.chain(measured).collect()
 }
 
-/// The same for descriptors, and for a field of HTTP.
+/// The limits in our own file, for descriptors, and for an HTTP field.
 fn limits_in_toml() -> String {
     let policy = |limit: Limit, units: u32, key: &str| {
         format!(

@@ -1,4 +1,4 @@
-//! The inside of a cell: one thread asks, many times at once.
+//! The inside of a cell: one thread sends many concurrent requests.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,17 +16,17 @@ use crate::server::Server;
 /// How many requests are under way at a time.
 pub const IN_FLIGHT: usize = 64;
 
-/// The requests per second of the fixed rate.
+/// The fixed rate in requests per second.
 pub const RATE: u32 = 2_000;
 
-/// The keys of requests are drawn from so many.
+/// Request keys are drawn from this many.
 pub const KEYS: u64 = 100_000;
 
-/// Microseconds, where nothing else is said.
+/// Microseconds, unless stated otherwise.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub per_second: f64,
-    /// The processor time of the server for a request.
+    /// The server's processor time for a request.
     pub server: f64,
     /// The processor time of the thread that asks.
     pub client: f64,
@@ -63,7 +63,7 @@ pub async fn measure(row: Row, time: Duration) -> Outcome<Sample> {
     })
 }
 
-/// The resident memory of a server in bytes.
+/// A server's resident memory in bytes.
 #[derive(Clone, Copy)]
 pub struct Size {
     /// When it has started.
@@ -81,7 +81,7 @@ pub async fn size(row: Row, keys: u64) -> Outcome<Size> {
     Ok(Size { empty, full: server.resident()? })
 }
 
-/// How many of twice the low limit are admitted that ask for one key at the same time.
+/// Sends twice the low limit for one key concurrently. Returns how many requests are admitted.
 pub async fn admitted(server: &Server, protocol: Protocol) -> Outcome<u32> {
     let clients = connect(server.address(protocol), protocol, 2 * EXACTLY as usize).await?;
     let mut tasks = JoinSet::new();
@@ -156,7 +156,7 @@ async fn ask(client: &mut Client, key: u64) -> Outcome<()> {
     if client.ask(Limit::High, key).await? { Ok(()) } else { Err("rejects".to_owned()) }
 }
 
-/// Draws keys, each as often as any other (SplitMix64).
+/// Draws keys, all equally often (SplitMix64).
 struct Keys(u64);
 
 impl Keys {
@@ -167,7 +167,7 @@ impl Keys {
         (bits ^ (bits >> 31)) % KEYS
     }
 
-    /// Keys for so long.
+    /// Keys for this time.
     fn until(&mut self, time: Duration) -> impl FnMut() -> Option<u64> + 'static {
         let mut keys = Self(self.next());
         let end = Instant::now() + time;

@@ -1,4 +1,4 @@
-//! What came out, by row, requests at a time and repetition.
+//! The results, by row, concurrency and repetition.
 
 use super::Outcome;
 use crate::ratio::Ratio;
@@ -37,7 +37,7 @@ impl<S: Copy> Cells<S> {
         median(self.all(name, concurrency, figure))
     }
 
-    /// One by the other, both of the same repetition.
+    /// One by the other, both from one repetition.
     pub fn ratio(&self, name: &str, reference: &str, concurrency: usize, figure: fn(&S) -> f64) -> Option<Ratio> {
         let references = self.samples(reference, concurrency);
         let ratios = self.samples(name, concurrency).into_iter().filter_map(|(repetition, sample)| {
@@ -52,7 +52,7 @@ impl<S: Copy> Cells<S> {
         steady::variation(&self.all(name, concurrency, figure))
     }
 
-    /// Keeps so many repetitions, those in which the reference took least.
+    /// Keeps `count` repetitions, those in which the reference took least.
     pub fn keep_quietest(&mut self, reference: &str, concurrency: usize, per_second: fn(&S) -> f64, count: usize) {
         let times =
             self.samples(reference, concurrency).iter().map(|(it, sample)| (*it, 1.0 / per_second(sample))).collect();

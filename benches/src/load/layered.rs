@@ -14,14 +14,14 @@ use tower_sluice::{PartitionKey, Policy};
 
 use super::{Outcome, text};
 
-/// What the layers are around: it is always ready.
+/// The service inside the layers, which is always ready.
 pub type Hello = ServiceFn<fn(Request<()>) -> Ready<Result<Response<()>, Infallible>>>;
 
-/// What a layer further out has found out.
+/// The caller that an outer layer has found out.
 #[derive(Clone)]
 pub struct Caller(pub Arc<String>);
 
-/// A service that is called in turn by all who ask, as one that serves a connection is.
+/// A service that all callers call in turn, like one that serves a connection.
 pub struct Layered<S>(Mutex<S>);
 
 impl<S> Layered<S> {
@@ -29,7 +29,7 @@ impl<S> Layered<S> {
         Self(Mutex::new(layer.layer(service_fn(|_| ready(Ok(Response::new(())))))))
     }
 
-    /// Whether a request of this key is admitted.
+    /// Whether a request for this key is admitted.
     pub async fn ask<B>(&self, key: &Arc<String>) -> Outcome<bool>
     where
         S: Service<Request<()>, Response = Response<B>, Error: Display>,
@@ -45,7 +45,7 @@ impl<S> Layered<S> {
     }
 }
 
-/// So many of our policies, each by the [`Caller`]; the limiters are made from their names.
+/// This many of our policies, each by the [`Caller`]; the limiters are made from their names.
 pub fn policies<L: IntoLimiter>(count: usize, limiter: impl Fn(&str) -> L) -> Vec<Policy> {
     let policy = |number: usize| {
         let name = format!("policy-{number}");

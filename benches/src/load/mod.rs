@@ -1,4 +1,4 @@
-//! What asks a limiter behind a server: one thread, many requests at once.
+//! Asks a limiter behind a server: one thread, many concurrent requests.
 
 mod cells;
 mod layered;
@@ -28,9 +28,9 @@ pub fn keys(count: u64) -> Keys {
     (0..count).map(|index| Arc::new(format!("client-of-us-{index:07}"))).collect()
 }
 
-/// What decides.
+/// A limiter that decides.
 pub trait Subject: Send + Sync + 'static {
-    /// Whether a request of the key at this index is admitted.
+    /// Whether a request for the key at this index is admitted.
     fn ask(&self, keys: &[Arc<String>], index: usize) -> impl Future<Output = Outcome<bool>> + Send;
 }
 
@@ -40,7 +40,8 @@ pub async fn fill<S: Subject>(subject: &Arc<S>, keys: &Keys, concurrency: usize)
     ask(subject, keys, concurrency, true, move |_| indices.next()).await.map(drop)
 }
 
-/// Asks for keys in uniform order, for so long. All must be admitted, or none. Returns how many nanoseconds each took.
+/// Asks for keys in uniform order, for this time. All must be admitted, or none. Returns how many nanoseconds each
+/// took.
 pub async fn ask_for<S: Subject>(
     subject: &Arc<S>,
     keys: &Keys,
@@ -53,7 +54,7 @@ pub async fn ask_for<S: Subject>(
     ask(subject, keys, concurrency, admits, move |now| (now < end).then(|| order.next())).await
 }
 
-/// How many of so many requests for one key at the same time are admitted.
+/// Sends `requests` concurrent requests for one key. Returns how many are admitted.
 pub async fn admitted<S: Subject>(subject: &Arc<S>, keys: &Keys, requests: u32) -> Outcome<u32> {
     let mut tasks = JoinSet::new();
     for _ in 0..requests {
@@ -67,7 +68,7 @@ pub async fn admitted<S: Subject>(subject: &Arc<S>, keys: &Keys, requests: u32) 
     Ok(admitted)
 }
 
-/// Keeps so many requests under way until there is no next key, and returns how many nanoseconds each took.
+/// Keeps `concurrency` requests under way until there is no next key, and returns how many nanoseconds each took.
 pub async fn ask<S: Subject>(
     subject: &Arc<S>,
     keys: &Keys,
@@ -87,7 +88,7 @@ pub async fn ask<S: Subject>(
                 if admitted != admits {
                     return Err(if admitted { "admits" } else { "rejects" }.to_owned());
                 }
-                // One reading of the clock is the end of one request and the beginning of the next.
+                // One clock reading is the end of one request and the beginning of the next.
                 let end = Instant::now();
                 times.push((end - start).as_nanos() as u64);
                 start = end;
@@ -108,7 +109,7 @@ pub fn percentiles(times: &mut [u64]) -> [f64; 2] {
     [50, 99].map(|percent| times.get(times.len() * percent / 100).map_or(f64::NAN, |nanos| *nanos as f64 / 1e3))
 }
 
-/// Runs on a runtime of its own with one worker, so that no subject sees what another left behind.
+/// Runs on its own runtime with one worker, so that no subject sees another's remains.
 pub fn on_a_worker<T: Send + 'static, F: Future<Output = Outcome<T>> + Send + 'static>(body: F) -> Outcome<T> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let worker = runtime.map_err(text)?;

@@ -1,19 +1,19 @@
-//! What a list of departures comes to.
+//! Figures from a list of departures.
 
 use std::fmt::{self, Write};
 use std::time::{Duration, Instant};
 
-/// That a request left, and the how manieth it was to arrive.
+/// A request that left, and its position in the order of arrival.
 #[derive(Clone, Copy)]
 pub struct Departure {
     pub number: usize,
     pub at: Instant,
 }
 
-/// In microseconds, where nothing else is said.
+/// In microseconds, unless stated otherwise.
 #[derive(Debug)]
 pub struct Figures {
-    /// Per cent; less than nothing if too slow.
+    /// Per cent; negative if too slow.
     rate_error: f64,
     gap_error: [f64; 2],
     late: [f64; 2],
@@ -48,7 +48,7 @@ impl Figures {
         })
     }
 
-    /// Whether it is what the project set out to reach: at most so many microseconds late, of 99 in a hundred.
+    /// Writes whether the project's targets are reached: 99 in a hundred are at most `most_late` microseconds late.
     pub fn targets(&self, out: &mut impl Write, name: &str, rate: u32, most_late: u32) -> fmt::Result {
         let verdict = |reached: bool| if reached { "reached" } else { "**not reached**" };
         let (error, late) = (self.rate_error.abs(), self.late[1]);
@@ -58,7 +58,7 @@ impl Figures {
     }
 }
 
-/// As cells of a row.
+/// As cells in a row.
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ([gap50, gap99], [late50, late99]) = (self.gap_error, self.late);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_late_early_passed_or_bunched_is_told() {
+    fn late_early_passed_and_bunched_are_counted() {
         let slot = Duration::from_micros(100);
         // Number 1 is passed by 2, which comes with it; the last is 50 µs late.
         let figures = Figures::of(&departures(&[(0, 0), (2, 100), (1, 100), (3, 300), (4, 450)]), slot).unwrap();

@@ -1,7 +1,7 @@
-//! How evenly requests leave that wait for their turn, and in which order: ours, its peers, and nginx.
+//! How evenly waiting requests leave, and in which order: ours, its peers, and nginx.
 //!
-//! All run one after another in this process, each on a runtime of one thread of its own, so that the
-//! order of arrivals is known: it is the order in which the waiters are first polled.
+//! All run one after another in this process, each on its own runtime with one thread, so that the arrival order is
+//! known: it is the order in which the waiters are first polled.
 
 mod figures;
 mod nginx;
@@ -23,15 +23,15 @@ const RATES: [u32; 4] = [10, 100, 1_000, 10_000];
 /// Files per process are often limited to 1,024, and a waiter at nginx is a connection.
 const MOST_WAITERS: u32 = 900;
 
-/// One run of one subject.
+/// One subject's run.
 #[derive(Clone, Copy)]
 pub struct Plan<'a> {
     rate: u32,
     /// How many requests there are in all.
     requests: usize,
-    /// How many of them wait at a time. Whoever leaves comes back as another, at once.
+    /// How many requests wait at a time. A waiter that leaves comes back at once, as another request.
     waiters: usize,
-    /// Some of the waiters leave early.
+    /// Some waiters leave early.
     cancelling: bool,
     /// Where nginx listens, or why it does not.
     nginx: &'a Result<SocketAddr, String>,
@@ -43,7 +43,7 @@ impl Plan<'_> {
     }
 }
 
-/// What is measured: a name, and how to run it.
+/// A measured row: a name, and how to run it.
 struct Row {
     name: &'static str,
     run: fn(Plan<'_>) -> Result<Log, String>,
@@ -78,7 +78,7 @@ pub fn run(quick: bool) -> bool {
     let server = nginx::Server::start(&RATES);
     let address = server.as_ref().map(nginx::Server::address).map_err(Clone::clone);
     let (tenths, mut whole, mut targets) = (if quick { 5 } else { 40 }, true, String::new());
-    // What a peer's panic says goes into its row.
+    // A peer's panic message goes into its row.
     std::panic::set_hook(Box::new(|_| {}));
     for rate in RATES {
         let requests = (rate as usize * tenths / 10).max(5);
@@ -122,8 +122,8 @@ pub fn run(quick: bool) -> bool {
     whole
 }
 
-/// What the project set out to reach, in microseconds at the 99th percentile. On the finer timer, that is for rates
-/// which tokio's timer does not resolve.
+/// The project's target, in microseconds at the 99th percentile. On the finer timer, it is for rates which tokio's
+/// timer does not resolve.
 fn most_late(name: &str, rate: u32) -> u32 {
     if name == OURS_PRECISE && rate >= 1_000 { 300 } else { 2_500 }
 }
@@ -135,20 +135,20 @@ fn lost(log: &Log, gap: f64) -> String {
     if !log.complete || !slots.is_finite() {
         return "not done in time".to_owned();
     }
-    // Added to nothing, so that what is rounded to zero has no sign.
+    // Zero is added, so that a value that rounds to zero has no sign.
     format!("{:.0} of {}", (slots - needed).round() + 0.0, log.cancelled)
 }
 
-/// What happened in a run.
+/// A run's events.
 struct Log {
-    /// In the order of departure.
+    /// In departure order.
     departures: Vec<Departure>,
     cancelled: usize,
     /// Whether all requests left, or were cancelled, in time.
     complete: bool,
 }
 
-/// On a thread of its own, so that a subject that panics is told from one that does not.
+/// On its own thread, to detect a subject that panics.
 fn on_a_thread<P: Pacer>(plan: Plan<'_>) -> Result<Log, String> {
     let body = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -161,7 +161,7 @@ fn on_a_thread<P: Pacer>(plan: Plan<'_>) -> Result<Log, String> {
     })
 }
 
-/// What the waiters of a run share.
+/// State that a run's waiters share.
 struct Book {
     arrived: AtomicUsize,
     departures: Mutex<Vec<Departure>>,
@@ -182,13 +182,13 @@ async fn measure<P: Pacer>(plan: Plan<'_>) -> Result<Log, String> {
     let (mut tasks, mut random) = (JoinSet::new(), Random(0x5eed));
     let (start, requests) = (tokio::time::Instant::now(), plan.requests);
     for (index, mut waiter) in waiters.into_iter().enumerate() {
-        // Three of ten, at any time at which they surely wait: those behind move up by up to three tenths.
+        // Three in ten, at any time at which they surely wait: those behind move up by up to three tenths.
         let cancels = plan.cancelling && index > 0 && random.below(10) < 3;
         let until = start + plan.interval() * (index as u32) * random.below(700) / 1_000;
         let (pacer, book) = (Arc::clone(&pacer), Arc::clone(&book));
         tasks.spawn(async move {
             loop {
-                // Nothing comes between this and the first poll of the turn: one thread runs all of them.
+                // Nothing comes between this and the turn's first poll, because one thread runs all waiters.
                 let number = book.arrived.fetch_add(1, Ordering::Relaxed);
                 if number >= requests {
                     return Ok(());
@@ -225,7 +225,7 @@ async fn measure<P: Pacer>(plan: Plan<'_>) -> Result<Log, String> {
     Ok(Log { departures, cancelled: book.cancelled.load(Ordering::Relaxed), complete })
 }
 
-/// The same numbers in every run.
+/// Equal numbers in every run.
 struct Random(u64);
 
 impl Random {

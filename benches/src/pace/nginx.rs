@@ -1,5 +1,5 @@
-//! nginx as a peer: its `limit_req` delays requests in front of nothing, and we are the clients, each on
-//! a connection of its own that is kept.
+//! nginx as a peer: its `limit_req` delays requests in front of an empty answer, and we are the clients, each on its
+//! own connection, which is kept.
 
 use std::fmt::Write as _;
 use std::net::{SocketAddr, TcpListener};
@@ -13,13 +13,13 @@ use tokio::net::TcpStream;
 use super::Plan;
 use super::subject::Pacer;
 
-/// A server on a port of its own, stopped when dropped.
+/// A server on its own port, stopped when dropped.
 pub struct Server {
     process: Child,
     address: SocketAddr,
 }
 
-/// Where the program is: `$NGINX`, or wherever it is installed.
+/// The program's path: `$NGINX`, or wherever it is installed.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed = std::env::split_paths(&path).map(|folder| folder.join("nginx"));
@@ -27,25 +27,25 @@ fn program() -> Option<PathBuf> {
     all.chain([PathBuf::from("/usr/sbin/nginx")]).find(|program| program.is_file())
 }
 
-/// What is appended to a list of versions.
+/// A suffix for a list of versions.
 pub fn version() -> String {
     let output = program().and_then(|program| Command::new(program).arg("-v").output().ok());
     let text = output.map(|output| String::from_utf8_lossy(&output.stderr).into_owned()).unwrap_or_default();
     text.trim().rsplit_once('/').map_or(String::new(), |(_, version)| format!(", nginx {version}"))
 }
 
-/// A zone for each run, so that none owes what another left behind.
+/// A zone for each run, so that no run starts with another one's debt.
 fn configuration(address: SocketAddr, rates: &[u32]) -> String {
     let (mut zones, mut locations) = (String::new(), String::new());
     for rate in rates {
         for run in ["whole", "cancelling"] {
             let zone = format!("{run}{rate}");
             let _ = writeln!(zones, "  limit_req_zone $server_addr zone={zone}:64k rate={rate}r/s;");
-            // A handler of the content phase: what answers before that is not delayed.
+            // A handler in the content phase: answers before that phase are not delayed.
             let _ = writeln!(locations, "    location = /{zone} {{ limit_req zone={zone} burst=10000; empty_gif; }}");
         }
     }
-    // One process, so that the one we started is the one to be stopped.
+    // One process, so that the one we started is the one to stop.
     format!(
         "daemon off;\nmaster_process off;\npid nginx.pid;\nerror_log error.log crit;\n\
          events {{ worker_connections 1000; }}\nhttp {{\n  access_log off;\n  keepalive_requests 1000000;\n  \
@@ -127,7 +127,7 @@ impl Pacer for LimitReq {
     }
 }
 
-/// Whether an answer has come with all of its body, as long as it says that this is.
+/// Whether an answer has come with its whole body, given its own length.
 fn is_whole(answer: &[u8]) -> bool {
     let text = String::from_utf8_lossy(answer);
     let Some((head, _)) = text.split_once("\r\n\r\n") else { return false };

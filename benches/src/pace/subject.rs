@@ -1,4 +1,4 @@
-//! What paces requests within this process, each through its own public API.
+//! The subjects that pace requests within this process, each through its own public API.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use super::Plan;
 use crate::ours;
 
 pub trait Pacer: Sized + Send + Sync + 'static {
-    /// What one who waits brings along.
+    /// State that a waiter brings along.
     type Waiter: Send + 'static;
 
     fn new(plan: &Plan<'_>) -> Result<Self, String>;

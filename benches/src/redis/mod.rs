@@ -1,4 +1,4 @@
-//! What a decision costs that many processes share: ours and its peers on one Redis, and bare commands as the floor.
+//! The cost of a decision that many processes share: ours and its peers on one Redis, and bare commands as the floor.
 
 mod report;
 mod server;
@@ -24,13 +24,13 @@ use crate::steady;
 /// Requests that are under way at a time.
 const CONCURRENCY: [usize; 3] = [1, 64, 512];
 
-/// A prime, as in the tables of others.
+/// A prime, as in other projects' tables.
 const KEYS: u64 = 10_007;
 
 /// So few that each is asked for often enough to be worth a lease.
 const WARM: u64 = 1_000;
 
-/// What is measured.
+/// A measured row.
 struct Row {
     name: &'static str,
     make: Make,
@@ -131,7 +131,7 @@ pub fn run(quick: bool, only: &[String]) -> bool {
     let is_reference = |name| [PING, SINGLE, SINGLE_WARM, TOWER].contains(&name);
     rows.retain(|row| only.is_empty() || is_reference(row.name) || only.iter().any(|text| row.name.contains(text)));
     let mut whole = exactness(&server, &rows);
-    // All rows in turn: those that are compared are close in time.
+    // All rows in turn, so that compared rows are close in time.
     let measure = |report: &mut Report, concurrency, repetition: usize| {
         let mut whole = true;
         for &Row { name, make, keys, terms } in &rows {
@@ -168,7 +168,7 @@ pub fn run(quick: bool, only: &[String]) -> bool {
     whole
 }
 
-/// Right before fast. What a peer says of itself is not held against it.
+/// Right before fast. A peer that documents its inexactness is not blamed for it.
 fn exactness(server: &Arc<Server>, rows: &[Row]) -> bool {
     const BURST: u32 = 100;
     let limits = |row: &&Row| !matches!(row.make, Make::Ping | Make::Incr) && row.terms.burst > 1;

@@ -1,4 +1,4 @@
-//! What came out, in tables.
+//! The results, in tables.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Write as _};
@@ -16,27 +16,27 @@ pub struct Report {
     /// Whether the server was tied to a processor.
     pub pinned: bool,
     pub cells: Cells<Sample>,
-    /// So many at a time were measured again.
+    /// The concurrencies that were measured again.
     pub again: BTreeSet<usize>,
-    /// What a rejection of a hot key costs, and how many calls to Redis all of them took.
+    /// A hot key's rejection cost, and how many calls to Redis all rejections took.
     pub hot: Vec<Outcome<(f64, f64)>>,
 }
 
-/// Which of a sample's figures.
+/// Picks one figure from a sample.
 type Figure = fn(&Sample) -> f64;
 
 const PER_SECOND: Figure = |sample| sample.per_second;
 const P50: Figure = |sample| sample.p50;
 
 impl Report {
-    /// Whether what the targets compare to varied so much that all is measured again.
+    /// Whether the targets' reference varied so much that all is measured again.
     pub fn is_restless(&self, concurrency: usize) -> bool {
         let peer = self.cells.variation(TOWER, concurrency, PER_SECOND);
         let floor = self.cells.variation(PING, concurrency, P50);
         peer > steady::MOST || concurrency == 1 && floor > steady::MOST
     }
 
-    /// Keeps so many repetitions, those in which the peer took least.
+    /// Keeps `count` repetitions, those in which the peer took least.
     pub fn keep_quietest(&mut self, concurrency: usize, count: usize) {
         self.cells.keep_quietest(TOWER, concurrency, PER_SECOND, count);
         self.again.insert(concurrency);
@@ -69,10 +69,10 @@ impl Report {
         (!hot.is_empty()).then(|| (median(hot.iter().map(|(nanos, _)| *nanos)), calls))
     }
 
-    /// What the project set out to reach.
+    /// The project's targets.
     pub fn targets(&self) -> String {
         let mut out = "\n## Targets\n\n| what | target | here | |\n|---|---|---|---|\n".to_owned();
-        // One at a time, it is mostly threads that wake each other.
+        // One at a time, the time mostly goes into threads that wake each other.
         for (name, reference, concurrency, least) in [
             (SINGLE, TOWER, 64, 1.0),
             (SINGLE, TOWER, 512, 1.0),

@@ -1,4 +1,4 @@
-//! A Redis server of our own, and what it tells of its work.
+//! Our own Redis server, and how it reports its work.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use std::time::Duration;
 
 use ::redis::{Client, Connection, FromRedisValue, RedisResult, cmd};
 
-/// On a free port of the loopback, without persistence; stopped when dropped.
+/// On a free loopback port, without persistence; stopped when dropped.
 pub struct Server {
     process: Child,
     address: SocketAddr,
-    /// For what is asked between two measurements.
+    /// For questions between two measurements.
     control: Mutex<Connection>,
 }
 
-/// What the server has done since it was last reset, in all.
+/// The server's total work since it was last reset.
 #[derive(Clone, Copy)]
 pub struct Usage {
     /// For how many microseconds its main thread has had a processor.
     pub processor: f64,
-    /// Of these, how many went into commands of clients.
+    /// How many of these microseconds went into client commands.
     pub commands: f64,
     /// How many commands that were.
     pub calls: f64,
@@ -85,7 +85,7 @@ impl Server {
         };
         let seconds = field("used_cpu_sys_main_thread") + field("used_cpu_user_main_thread");
         let (mut calls, mut commands) = (0.0, 0.0);
-        // What a script calls is counted by itself, too, and is in the script's time already.
+        // A script's own calls are counted separately, too, and are in the script's time already.
         for line in ["evalsha", "eval", "ping", "incr"] {
             let line = text.lines().find_map(|it| it.strip_prefix(&format!("cmdstat_{line}:")));
             let of = |name: &str| {
@@ -131,7 +131,7 @@ fn url(address: SocketAddr) -> String {
     format!("redis://{address}/")
 }
 
-/// Where the program is: `$REDIS_SERVER`, or wherever it is installed.
+/// The program's path: `$REDIS_SERVER`, or wherever it is installed.
 fn program() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let installed = std::env::split_paths(&path).map(|folder| folder.join("redis-server"));

@@ -1,4 +1,4 @@
-//! What decides through Redis, each through its own public API.
+//! The subjects that decide through Redis, each through its own public API.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +25,9 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// All pass, and all keys owe something for as long as it takes. The burst is the greatest that
-    /// `tower-rate-limit-redis` knows.
+    /// All pass, and all keys stay in debt while it runs. `tower-rate-limit-redis` knows no greater burst.
     pub const ADMITTED: Self = Self { burst: u16::MAX as u32, period: Duration::from_secs(1) };
-    /// The same where few keys share all requests.
+    /// All pass, even if few keys share all requests.
     pub const ADMITTED_HOT: Self = Self { burst: 100_000_000, period: Duration::from_secs(1) };
 
     pub const fn exactly(burst: u32) -> Self {
@@ -51,7 +50,7 @@ pub enum Make {
     Incr,
     /// One of ours, as policies hold it.
     Limiter(fn(&Redis, Terms) -> Arc<dyn Limiter>),
-    /// Ours as a layer, with so many policies.
+    /// Ours as a layer, with this many policies.
     Layer(usize),
     TowerRateLimitRedis,
     Trypema,
@@ -91,8 +90,8 @@ impl Subject {
         let connection = async || -> Outcome<MultiplexedConnection> {
             Client::open(url).map_err(text)?.get_multiplexed_async_connection().await.map_err(text)
         };
-        // More patient than by default, so that a pause of the machine is a late answer and no failure; and with room
-        // for all who ask.
+        // More patient than by default, so that a pause in the machine causes a late answer and not a failure; and with
+        // room for all callers.
         let redis = || Redis::single(url).timeout(Duration::from_secs(5)).max_in_flight(1_024).open().map_err(text);
         Ok(match make {
             Make::Ping => Self::Ping(connection().await?),

@@ -1,4 +1,4 @@
-//! The inside of a cell: one thread asks, many times at once, over one connection.
+//! The inside of a cell: one thread sends many concurrent requests over one connection.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,7 +8,7 @@ use super::subject::{Make, Subject, Terms};
 use crate::load::{self, Outcome, Subject as _, on_a_worker};
 use crate::machine;
 
-/// One run of one subject.
+/// One subject's run.
 pub struct Plan {
     pub server: Arc<Server>,
     pub make: Make,
@@ -19,24 +19,24 @@ pub struct Plan {
     pub time: Duration,
 }
 
-/// Microseconds per request, where nothing else is said.
+/// Microseconds per request, unless stated otherwise.
 #[derive(Clone, Copy)]
 pub struct Sample {
     pub per_second: f64,
     pub p50: f64,
     pub p99: f64,
-    /// Of the server's main thread.
+    /// The processor time of the server's main thread.
     pub server: f64,
-    /// What of that the server counts as the commands' own.
+    /// The part that the server attributes to commands.
     pub command: f64,
     /// Commands per request.
     pub calls: f64,
-    /// Of the thread that asks, if the system tells.
+    /// The asking thread's processor time, if the system tells.
     pub client: Option<f64>,
     pub pinned: bool,
 }
 
-/// Measures one subject on a thread and connection of its own, and an empty server.
+/// Measures one subject on its own thread and connection, and an empty server.
 pub fn measure(plan: Plan) -> Outcome<Sample> {
     on_a_worker(async move {
         let pinned = machine::pin(0);
@@ -70,7 +70,7 @@ pub fn measure(plan: Plan) -> Outcome<Sample> {
     })
 }
 
-/// How many of twice the burst are admitted that ask for one key at the same time.
+/// Sends twice the burst for one key concurrently. Returns how many requests are admitted.
 pub fn admitted(server: &Arc<Server>, make: Make, burst: u32) -> Outcome<u32> {
     let server = Arc::clone(server);
     on_a_worker(async move {
@@ -81,7 +81,7 @@ pub fn admitted(server: &Arc<Server>, make: Make, burst: u32) -> Outcome<u32> {
     })
 }
 
-/// What a rejection costs of a key of which Redis has said until when it rejects: nanoseconds, and calls to Redis.
+/// The cost of rejecting a key once Redis has said until when it rejects: nanoseconds, and calls to Redis.
 pub fn rejected_hot_key(server: &Arc<Server>, make: Make, checks: u32) -> Outcome<(f64, f64)> {
     const CHUNKS: usize = 7;
     let server = Arc::clone(server);

@@ -1,4 +1,4 @@
-//! The answers in JSON: policies in force, stores, and what a policy says about a key.
+//! The answers in JSON: policies in force, stores, and a policy's report on a key.
 //!
 //! Times are milliseconds, rounded up. An absent value is null.
 
@@ -63,7 +63,7 @@ fn period_ms(status: &PolicyStatus) -> Option<u64> {
     quota(status).map(|quota| millis(quota.period()))
 }
 
-/// How a policy counts. The algorithm itself is not known: a token bucket and a leaky bucket are the same.
+/// How a policy counts. The algorithm itself is unknown, because a token bucket and a leaky bucket count alike.
 fn kind(status: &PolicyStatus) -> &'static str {
     if status.stats().overload.is_some() {
         return "overload";
@@ -83,7 +83,7 @@ fn kind(status: &PolicyStatus) -> &'static str {
     }
 }
 
-/// The nodes of all stores, each once, with the policies whose budgets they hold.
+/// All stores' nodes, each once, with the policies whose budgets they hold.
 pub(crate) fn stores<'a>(policies: impl Iterator<Item = (&'a str, &'a PolicyStatus)>) -> Value {
     let mut stores = BTreeMap::new();
     for (layer, status) in policies {
@@ -125,7 +125,7 @@ pub(crate) fn offenders(layer: &str, status: &PolicyStatus, offenders: &Offender
     })
 }
 
-/// A key that was rejected. First and last are instants, in milliseconds of the Unix epoch.
+/// A key that was rejected. First and last are instants, in milliseconds since the Unix epoch.
 pub(crate) fn offender(offender: &Offender) -> Value {
     json!({
         "key": offender.key(),
@@ -142,7 +142,7 @@ fn unix_millis(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).map_or(0, |age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// What a policy says about a key: its state, that it is no key of the policy, or why this is not known.
+/// A policy's report on a key: its state, that the key does not belong to the policy, or why this is unknown.
 pub(crate) fn key(layer: &str, status: &PolicyStatus, found: Result<KeyStatus, LimiterError>) -> Value {
     let mut answer = json!({
         "layer": layer,
@@ -181,7 +181,7 @@ fn state(key: &KeyStatus) -> &'static str {
     if key.allowance().is_some() {
         return "allowed";
     }
-    // A ban that another limiter keeps, or a cost of nothing that is rejected for a reason of its own.
+    // A ban that another limiter keeps, or a request with cost 0 that is rejected for a reason of its own.
     if !key.decision().is_allowed() || key.decision().remaining() == 0 { "limited" } else { "passes" }
 }
 

@@ -1,4 +1,4 @@
-//! [`AdminBody`], and how the body of a call is read.
+//! [`AdminBody`], and how to read a call's body.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::problem::Problem;
 
-/// The body of a response of [`Admin`](super::Admin): a page, a script, or JSON.
+/// A response body from [`Admin`](super::Admin): a page, a script, or JSON.
 #[derive(Debug)]
 pub struct AdminBody(Bytes);
 
@@ -39,10 +39,10 @@ impl Body for AdminBody {
     }
 }
 
-/// The greatest body of a call, in bytes. Names, keys and reasons are far shorter.
+/// The longest body that a call may have, in bytes. Names, keys and reasons are far shorter.
 const MOST: usize = 16 * 1_024;
 
-/// Reads the body of a call.
+/// Reads a call's body.
 pub(crate) async fn read<B: Body>(body: B) -> Result<Vec<u8>, Problem> {
     let mut body = pin!(body);
     let mut text = Vec::new();

@@ -10,7 +10,7 @@ use tower_sluice::Quota;
 use tower_sluice::internal::span;
 use tower_sluice::limiter::OverrideReason;
 
-/// A body: a JSON object whose members all are read.
+/// A body: a JSON object whose members must all be read.
 pub(crate) struct Call {
     members: Map<String, Value>,
 }
@@ -63,14 +63,14 @@ impl Call {
         let no_time = || format!("`{member}` is no time; write 30s, 15min, 3h or 2days");
         let span = match self.members.remove(member) {
             None => return Ok(None),
-            // A text of digits has no unit, so it is an error, too.
+            // Digits in quotation marks have no unit, so they are an error, too.
             Some(Value::String(text)) => span::parse(&text).map_err(|_| unfit(no_time()))?,
             Some(other) => {
                 let seconds = other.as_u64().ok_or_else(|| unfit(format!("{}, or a number of seconds", no_time())))?;
                 Duration::from_secs(seconds)
             }
         };
-        // As for the period of a quota: not zero, and less than a hundred years.
+        // Limited like a quota's period: not zero, and less than a hundred years.
         let is_fit = Quota::try_per(1, span).is_ok();
         let problem = || unfit(format!("`{member}` is zero, or more than a hundred years"));
         is_fit.then_some(Some(span)).ok_or_else(problem)
@@ -83,7 +83,7 @@ impl Call {
         let is_fit = |units: &u64| (1..=most).contains(units);
         let problem = || unfit(format!("`units` is {units}; write a number from 1 to {most}"));
         let units = units.as_u64().filter(is_fit).ok_or_else(problem)?;
-        // Required: a call that is sent twice must not count twice.
+        // Required, because a call that is sent twice must not count twice.
         let reference = self.text("reference")?;
         let expires_in = if may_expire { self.optional_time("expires_in")? } else { None };
         Ok(Units { units, reference, expires_in })
@@ -99,7 +99,7 @@ impl Call {
         Ok(Terms { span, reason })
     }
 
-    /// Rejects a member that was not taken: a misspelled one would otherwise be ignored.
+    /// Rejects a member that was not taken, because a misspelled one would otherwise be ignored.
     pub(crate) fn end(&self) -> Result<(), Problem> {
         match self.members.keys().next() {
             None => Ok(()),

@@ -1,6 +1,6 @@
-//! Which requests are answered at all: none that a page of another site has a browser send.
+//! Decides which requests are answered at all: those that another site's page makes a browser send are not.
 //!
-//! This does not replace a guard against people: every person who reaches the address may do everything.
+//! This does not replace a guard against people. Everyone who reaches the address may do everything.
 
 use std::net::IpAddr;
 
@@ -12,15 +12,15 @@ use super::problem::Problem;
 
 /// Rejects a request for a name that is not this server's.
 ///
-/// A page of another site can have its own name resolve to this server's address (DNS rebinding), and is then of the
-/// same origin as this server, for the browser. It cannot do so with an address, or with a name that it does not own.
+/// Another site's page can make its own name resolve to this server's address (DNS rebinding), and the browser then
+/// takes it for this server's origin. The page cannot do so with an address, or with a name that it does not own.
 pub(crate) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem> {
     let is_own = |host: Authority| {
         let name = host.host().trim_matches(['[', ']']);
         let is_address = name.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost");
         is_address || hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
     };
-    // No browser leaves it out.
+    // Every browser sends it.
     let has_none = parts.uri.authority().is_none() && !parts.headers.contains_key(header::HOST);
     if has_none || host(parts).is_some_and(is_own) {
         return Ok(());
@@ -29,10 +29,10 @@ pub(crate) fn check_host(parts: &Parts, hosts: &[String]) -> Result<(), Problem>
     Err(Problem::new(StatusCode::MISDIRECTED_REQUEST, cure))
 }
 
-/// Rejects a call that comes from a page of another site.
+/// Rejects a call that comes from another site's page.
 ///
-/// Browsers add `Sec-Fetch-Site` to each request, and `Origin` to all but simple reads; no page can change them.
-/// Clients that are no browsers send neither, and pass.
+/// Browsers add `Sec-Fetch-Site` to each request, and `Origin` to all but simple reads, and pages cannot change them.
+/// Other clients do not send either, and pass.
 pub(crate) fn check_site(parts: &Parts) -> Result<(), Problem> {
     let site = parts.headers.get("sec-fetch-site").map(|site| site.as_bytes());
     let is_same_site = matches!(site, None | Some(b"same-origin" | b"none"));
@@ -49,8 +49,8 @@ pub(crate) fn check_site(parts: &Parts) -> Result<(), Problem> {
 
 /// Rejects a body that is not declared as JSON.
 ///
-/// A form of another site can send a body of some other types without asking first. For this one, a browser asks by a
-/// preflight, to which nothing here agrees.
+/// A form on another site can send some other types without asking first. For this type, a browser asks by a preflight,
+/// which this server never allows.
 pub(crate) fn check_type(fields: &HeaderMap) -> Result<(), Problem> {
     let media_type = fields.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let essence = media_type.split(';').next().unwrap_or_default().trim();
@@ -60,7 +60,7 @@ pub(crate) fn check_type(fields: &HeaderMap) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "send JSON, with `content-type: application/json`"))
 }
 
-/// The name and the port that the request is for. Over HTTP/2, the URI has them.
+/// Returns the name and the port that the request is for. Over HTTP/2, the URI has them.
 fn host(parts: &Parts) -> Option<Authority> {
     let field = || Authority::try_from(parts.headers.get(header::HOST)?.as_bytes()).ok();
     parts.uri.authority().cloned().or_else(field)

@@ -1,7 +1,7 @@
 //! Look and act on the limits of [`tower-sluice`](tower_sluice) over HTTP: a page and JSON calls for operators.
 //!
 //! *Why is this customer limited, since when, and let her in now*: the page answers the first two for a key, and has
-//! buttons for the third. [`Admin`] is a Tower service; with the feature `axum`, `router` makes a router of it.
+//! buttons for the third. [`Admin`] is a Tower service. With the feature `axum`, `router` makes a router from it.
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use tower_sluice::{Quota, RateLimitLayer};
@@ -108,7 +108,7 @@ use tower_sluice::policy::Operate;
 
 /// The service: the page, and the [calls](self#calls).
 ///
-/// It takes requests with any body, and answers all of them: it is always ready, and never fails.
+/// It takes requests with any body, and answers all. It is always ready, and never fails.
 ///
 /// ```
 /// use http::Request;
@@ -138,9 +138,9 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Makes the service for the limits of these layers, each with a name for operators, such as its route. It takes
-    /// the [handles](tower_sluice::RateLimitLayer::handle) of layers, or [`Limits`](tower_sluice::direct::Limits) on
-    /// values of the program's own; [`with`](Self::with) adds the others.
+    /// Makes the service for the limits in these layers, each with a name for operators, such as its route. It takes
+    /// layers' [handles](tower_sluice::RateLimitLayer::handle), or [`Limits`](tower_sluice::direct::Limits) on your
+    /// program's own values. [`with`](Self::with) adds the others.
     ///
     /// # Panics
     ///
@@ -154,7 +154,7 @@ impl Admin {
         Self { layers, hosts: Arc::default() }
     }
 
-    /// Adds limits of any kind, with a name for operators.
+    /// Adds limits (any kind), with a name for operators.
     ///
     /// ```
     /// use tower_sluice::direct::Limits;
@@ -169,7 +169,7 @@ impl Admin {
     ///
     /// # Panics
     ///
-    /// If there are limits of this name.
+    /// If this name is taken.
     #[track_caller]
     pub fn with(self, name: impl Into<String>, limits: impl Into<Arc<dyn Operate>>) -> Self {
         let layers = self.layers.iter().cloned().chain([(name.into(), limits.into())]);
@@ -184,7 +184,7 @@ impl Admin {
     }
 }
 
-/// As [`Admin::new`].
+/// Creates the service, as [`Admin::new`] does.
 impl<N: Into<String>, L: Into<Arc<dyn Operate>>, const LAYERS: usize> From<[(N, L); LAYERS]> for Admin {
     #[track_caller]
     fn from(layers: [(N, L); LAYERS]) -> Self {
@@ -192,7 +192,7 @@ impl<N: Into<String>, L: Into<Arc<dyn Operate>>, const LAYERS: usize> From<[(N, 
     }
 }
 
-/// As [`Admin::new`].
+/// Creates the service, as [`Admin::new`] does.
 impl<N: Into<String>, L: Into<Arc<dyn Operate>>> From<Vec<(N, L)>> for Admin {
     #[track_caller]
     fn from(layers: Vec<(N, L)>) -> Self {

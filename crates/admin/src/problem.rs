@@ -6,12 +6,12 @@ use serde_json::json;
 use super::body::AdminBody;
 use tower_sluice::LimiterError;
 
-/// A status, and a sentence that says what is wrong and what to do.
+/// A status, and a sentence that names the mistake and the cure.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
-    /// The methods of the path, for a 405.
+    /// The methods that the path supports, for a 405.
     allow: Option<&'static str>,
 }
 

@@ -4,8 +4,8 @@ use axum::Router;
 
 use super::Admin;
 
-/// Makes a router of the [`Admin`] service. It is mounted nowhere by itself: serve it on [an address of its
-/// own](crate#guard-it).
+/// Makes a router for the [`Admin`] service. It is not mounted by itself: serve it on [a separate
+/// address](crate#guard-it).
 ///
 /// ```no_run
 /// use std::net::SocketAddr;

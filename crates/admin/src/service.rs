@@ -1,4 +1,4 @@
-//! The calls: which path has which, and what each does.
+//! The calls: their paths, and the action behind each.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -20,13 +20,13 @@ use super::{Admin, page};
 use tower_sluice::limiter::{Credit, Debit};
 use tower_sluice::policy::{Operate, PolicyStatus};
 
-/// The path of all calls. Other paths are files of the page.
+/// The path of all calls. Other paths are the page's files.
 const API: &str = "/api/";
 
-/// A policy in force, with the name and the handle of its layer.
+/// A policy in force, with its layer's name and handle.
 type InForce<'a> = (&'a str, &'a dyn Operate, PolicyStatus);
 
-/// What is done about a key.
+/// An action on a key.
 #[derive(Clone, Copy, Debug)]
 enum Act {
     Reset,
@@ -35,7 +35,7 @@ enum Act {
     Unban,
 }
 
-/// What is done to the units of a key.
+/// A change to a key's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Adjustment {
     Credit,
@@ -121,7 +121,7 @@ impl Admin {
         }
     }
 
-    /// Returns what each policy says about a key, or each policy of a layer, or of a name.
+    /// Returns each policy's report on a key, or only those in one layer, or with one name.
     async fn key(&self, mut call: Call) -> Result<Value, Problem> {
         let key = call.text("key")?;
         let (layer, policy) = (call.optional_text("layer")?, call.optional_text("policy")?);
@@ -138,7 +138,7 @@ impl Admin {
         Ok(json!({ "key": key, "policies": answers }))
     }
 
-    /// Resets, bans, allows or unbans a key of one policy. Returns its state afterwards.
+    /// Resets, bans, allows or unbans a key in one policy. Returns its state afterwards.
     async fn act(&self, mut call: Call, act: Act) -> Result<Value, Problem> {
         let (key, policy) = (call.text("key")?, call.text("policy")?);
         let layer = call.optional_text("layer")?;
@@ -155,7 +155,7 @@ impl Admin {
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
         if matches!(act, Act::Reset) && !status.can_reset() {
-            // Before the call, which would lift a ban nevertheless.
+            // Checked before the call, which would lift a ban nevertheless.
             let detail = format!("policy `{policy}` cannot reset a key; unban it, or allow it for a while");
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
@@ -168,7 +168,7 @@ impl Admin {
         Ok(answers::key(layer, &status, Ok(done)))
     }
 
-    /// Credits or charges a key of one policy by hand. Returns its state afterwards.
+    /// Credits or charges a key in one policy by hand. Returns its state afterwards.
     async fn adjust(&self, mut call: Call, adjustment: Adjustment) -> Result<Value, Problem> {
         let (key, policy) = (call.text("key")?, call.text("policy")?);
         let layer = call.optional_text("layer")?;
@@ -188,7 +188,7 @@ impl Admin {
         Ok(answer)
     }
 
-    /// The only policy of this name, in this layer if it is given.
+    /// Returns the only policy with this name, in this layer if it is given.
     fn only(&self, layer: Option<&str>, policy: &str) -> Result<InForce<'_>, Problem> {
         let mut wanted = self.wanted(layer, Some(policy))?;
         let only = wanted.pop().filter(|_| wanted.is_empty());
@@ -207,7 +207,7 @@ impl Admin {
         all
     }
 
-    /// The policies of this layer and of this name, if they are given. There is at least one.
+    /// Returns the policies in this layer and with this name, if they are given. There is at least one.
     fn wanted(&self, layer: Option<&str>, policy: Option<&str>) -> Result<Vec<InForce<'_>>, Problem> {
         if let Some(layer) = layer.filter(|layer| self.layers.iter().all(|(name, _)| name != layer)) {
             let all: Vec<_> = self.layers.iter().map(|(name, _)| name.as_str()).collect();
@@ -227,10 +227,10 @@ impl Admin {
     }
 }
 
-/// The number of offenders that are listed of each policy.
+/// How many offenders are listed per policy.
 const MOST: usize = 20;
 
-/// The keys that are rejected most, of each policy that tracks them.
+/// The keys that are rejected most, from each policy that tracks them.
 async fn offenders(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
     let mut found = Vec::new();
     for (layer, handle, status) in all.iter().filter(|(_, _, status)| status.tracks_offenders()) {
@@ -240,7 +240,7 @@ async fn offenders(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
     Ok(found)
 }
 
-/// The bans and allowances by hand of all policies.
+/// All policies' bans and allowances by hand.
 fn exceptions(all: &[InForce<'_>]) -> Result<Vec<Value>, Problem> {
     let mut found = Vec::new();
     for (layer, handle, status) in all {
@@ -262,7 +262,7 @@ fn json_response(answer: &Value) -> Response<AdminBody> {
     response
 }
 
-/// An answer is about one moment, and has keys, which may be personal data.
+/// Keeps the response out of caches, because it is about one moment, and has keys, which may be personal data.
 fn never_stored(mut response: Response<AdminBody>) -> Response<AdminBody> {
     let fields = response.headers_mut();
     fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

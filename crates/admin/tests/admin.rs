@@ -1,4 +1,4 @@
-//! The admin service: each call, and what it does not answer.
+//! The admin service: each call, and the requests that it refuses.
 
 #[path = "../../../tests/support/cases.rs"]
 mod cases;
@@ -35,7 +35,7 @@ fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_000_000_000_000))
 }
 
-/// Two layers: one has policies of several kinds, and both have a policy `logins`.
+/// Two layers: one has several kinds of policies, and both have a policy `logins`.
 fn layers(clock: &ManualClock) -> [(&'static str, RateLimitLayer); 2] {
     let store = || MemoryStore::default().with_clock(clock.clone());
     let bucket = RateLimiter::new(TokenBucket::new(Quota::per_second(10).burst(20)), store());
@@ -46,7 +46,7 @@ fn layers(clock: &ManualClock) -> [(&'static str, RateLimitLayer); 2] {
         Policy::new("per-address", bucket).key(PeerIp::new()),
         pair,
         Policy::new("trial", shadow).key(User::key()).on_missing_key(MissingKey::Share).shadow(),
-        // Requests of these tests are not to wait.
+        // Requests in these tests must not wait.
         Policy::new("line", LeakyQueue::new(Quota::per_second(10))).key(User::key()).when(|_| false),
         Policy::new("open", Concurrency::new(3)).key(User::key()).when(|_| false),
     ]);
@@ -87,7 +87,7 @@ fn done(admin: &Admin, call: &str, body: &Value) -> Value {
     answer
 }
 
-/// What each policy says about a key, by layer and policy.
+/// Each policy's report on a key, by layer and policy.
 fn about(admin: &Admin, key: &str) -> Vec<(String, String)> {
     let answer = done(admin, "key", &json!({ "key": key }));
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -110,7 +110,7 @@ fn use_up(layer: &RateLimitLayer, user: &str, address: [u8; 4], requests: usize)
 }
 
 #[test]
-fn policies_are_described_with_their_limits_and_their_keys() {
+fn policies_are_listed_with_limits_and_keys() {
     let layers = layers(&clock());
     let answer = get(&service(&layers), "/api/policies");
     let policies = answer["policies"].as_array().unwrap();
@@ -118,7 +118,7 @@ fn policies_are_described_with_their_limits_and_their_keys() {
         .iter()
         .map(|it| (it["layer"].as_str().unwrap(), it["policy"].as_str().unwrap(), it["kind"].as_str().unwrap()))
         .collect();
-    // In the order in which they are charged: what delays or holds comes last.
+    // In the order in which they are charged: policies that delay or hold come last.
     for expected in [
         ("api", "per-address", "bucket"),
         ("api", "logins", "fixed-window"),
@@ -149,7 +149,7 @@ fn policies_are_described_with_their_limits_and_their_keys() {
 }
 
 #[test]
-fn an_overload_is_described_by_the_limit_that_it_has_found() {
+fn overloads_show_the_limit_they_found() {
     let policy = Policy::new("overload", Overload::new().limits(4..=100).starting_at(9)).key(User::key());
     let layers = [("api", RateLimitLayer::new(policy))];
     let admin = Admin::new(layers.iter().map(|(name, layer)| (*name, layer.handle())));
@@ -169,7 +169,7 @@ fn an_overload_is_described_by_the_limit_that_it_has_found() {
 }
 
 #[test]
-fn each_policy_says_what_it_knows_of_a_key() {
+fn each_policy_reports_on_a_key() {
     let clock = clock();
     let layers = layers(&clock);
     let admin = service(&layers);
@@ -197,13 +197,13 @@ fn each_policy_says_what_it_knows_of_a_key() {
     assert!(all.contains(&("api logins".to_owned(), "no-key".to_owned())), "{all:?}");
 }
 
-/// A bucket that is used up says when it has a unit again, and keeps its word.
+/// A used-up bucket reports when it has a unit again, and the report is true.
 #[test]
-fn a_used_up_key_passes_when_it_is_said_to() {
+fn used_up_keys_pass_when_promised() {
     let clock = clock();
     let layers = layers(&clock);
     let (admin, api) = (service(&layers), &layers[0].1);
-    // One address, and a user for each four requests, so that no other policy is used up.
+    // One address, and a user for every four requests, so that no other policy is used up.
     for user in ["a", "b", "c", "d", "e"] {
         assert_eq!(use_up(api, user, [192, 0, 2, 1], 4), [200; 4]);
     }
@@ -219,7 +219,7 @@ fn a_used_up_key_passes_when_it_is_said_to() {
 }
 
 #[test]
-fn a_key_is_reset_banned_allowed_and_let_in_again() {
+fn keys_are_reset_banned_and_allowed() {
     let clock = clock();
     let layers = layers(&clock);
     let (admin, api) = (service(&layers), &layers[0].1);
@@ -260,15 +260,15 @@ fn a_key_is_reset_banned_allowed_and_let_in_again() {
     assert_eq!((state(&unbanned).as_str(), &unbanned["left"]), ("passes", &json!(4)), "its budget is as it was");
     assert_eq!(get(&admin, "/api/exceptions"), json!({ "exceptions": [] }));
 
-    // The layer may be left out where one has the policy only.
+    // The layer may be left out if only one has the policy.
     let address = json!({ "policy": "per-address", "key": "2001:db8::7", "for": "2days", "reason": "scrapes" });
     assert_eq!(state(&done(&admin, "ban", &address)), "banned");
     assert_eq!(about(&admin, "2001:db8::/64")[0], ("api per-address".to_owned(), "banned".to_owned()));
 }
 
-/// Each mistake has a status and a cure, and changes nothing.
+/// A credit or charge that is repeated with its reference does not count again.
 #[test]
-fn units_are_credited_and_charged_by_hand_once_for_a_reference() {
+fn units_count_once_per_reference() {
     let bought = Policy::new("bought", Balance::new()).key(User::key());
     let api = Policy::new("api", FixedWindow::new(Quota::per_day(10))).key(User::key());
     let admin = Admin::new([("app", RateLimitLayer::new([api, bought]).handle())]);
@@ -303,8 +303,9 @@ fn units_are_credited_and_charged_by_hand_once_for_a_reference() {
     }
 }
 
+/// Each mistake has a status and a cure, and changes nothing.
 #[test]
-fn what_is_wrong_with_a_call_is_said() {
+fn mistakes_in_calls_are_explained() {
     let layers = layers(&clock());
     let admin = service(&layers);
     let logins = r#""layer": "api", "policy": "logins", "key": "ada + 192.0.2.1""#;
@@ -373,7 +374,7 @@ fn what_is_wrong_with_a_call_is_said() {
     assert_eq!(get(&admin, "/api/exceptions"), json!({ "exceptions": [] }));
 }
 
-/// A request with these fields; the body is a ban that would be carried out.
+/// A request with these fields. Its body is a ban that would be carried out.
 fn with_fields(method: &Method, path: &str, fields: &[(&str, &str)]) -> Request<Full<Bytes>> {
     let ban = r#"{"policy": "line", "key": "eve", "for": "1h", "reason": "x"}"#;
     let request = Request::builder().method(method).uri(path);
@@ -381,13 +382,13 @@ fn with_fields(method: &Method, path: &str, fields: &[(&str, &str)]) -> Request<
 }
 
 #[test]
-fn no_page_of_another_site_reaches_a_call() {
+fn other_sites_cannot_make_calls() {
     let layers = layers(&clock());
     let admin = service(&layers).host("limits.example");
     const JSON: (&str, &str) = ("content-type", "application/json");
     let own = ("host", "127.0.0.1:3001");
     let refused: &[(u16, &[(&str, &str)])] = &[
-        // Forms, and fetches that need no preflight.
+        // Forms, and fetches without a preflight.
         (415, &[own]),
         (415, &[own, ("content-type", "text/plain")]),
         (415, &[own, ("content-type", "text/plain; application/json")]),
@@ -401,7 +402,7 @@ fn no_page_of_another_site_reaches_a_call() {
         (403, &[own, JSON, ("origin", "null")]),
         (403, &[own, JSON, ("origin", "")]),
         (403, &[own, JSON, ("origin", "http://127.0.0.1:3001"), ("sec-fetch-site", "cross-site")]),
-        // Names of another site that resolve to this server.
+        // Another site's names that resolve to this server.
         (421, &[("host", "evil.example:3001"), JSON]),
         (421, &[("host", "evil.example:3001"), JSON, ("origin", "http://evil.example:3001")]),
         (421, &[("host", "127.0.0.1.evil.example"), JSON]),
@@ -433,8 +434,9 @@ fn no_page_of_another_site_reaches_a_call() {
     assert_eq!(read(&[own, ("sec-fetch-site", "cross-site")], "/"), 200);
 }
 
+/// A method that a path does not support is answered with the methods that it supports.
 #[test]
-fn methods_and_paths_that_do_not_exist_are_answered_with_what_does() {
+fn unknown_paths_and_methods_are_rejected() {
     let layers = layers(&clock());
     let admin = service(&layers);
     let ask = |method: Method, path: &str| {
@@ -458,8 +460,9 @@ fn methods_and_paths_that_do_not_exist_are_answered_with_what_does() {
     assert_eq!(ask(Method::POST, "/"), (405, Some("GET".to_owned())));
 }
 
+/// Answers are not stored, and files allow nothing from elsewhere.
 #[test]
-fn answers_are_not_stored_and_files_allow_nothing_from_elsewhere() {
+fn answers_and_files_have_safe_headers() {
     let layers = layers(&clock());
     let admin = service(&layers);
     for (method, path) in [(Method::GET, "/api/policies"), (Method::POST, "/api/key"), (Method::GET, "/api/none")] {
@@ -484,7 +487,7 @@ fn answers_are_not_stored_and_files_allow_nothing_from_elsewhere() {
         let text = std::str::from_utf8(&text).unwrap().replace("http://www.w3.org/2000/svg", "");
         assert!(!text.contains("://") && !text.contains("\"//"), "{path} names another origin");
         assert!(!text.contains("innerHTML") && !text.contains(" style="), "{path}");
-        // Below the path of its mount, whatever that is.
+        // Paths are relative, so the page works wherever it is mounted.
         assert!(!text.contains("\"/") && !text.contains("`/"), "{path} has an absolute path");
         size += text.len();
     }
@@ -493,13 +496,13 @@ fn answers_are_not_stored_and_files_allow_nothing_from_elsewhere() {
 
 #[test]
 #[should_panic(expected = "two layers have the name `api`")]
-fn two_layers_of_one_name_are_a_mistake() {
+fn layer_names_must_be_unique() {
     let layer = RateLimitLayer::per_client(Quota::per_second(1));
     let _ = Admin::new([("api", layer.handle()), ("api", layer.handle())]);
 }
 
 #[test]
-fn the_keys_that_are_rejected_most_are_listed_and_each_knows_since_when() {
+fn offenders_are_listed_with_their_times() {
     let bucket = |name: &'static str| Policy::new(name, FixedWindow::new(Quota::per_day(1))).key(User::key());
     let api = RateLimitLayer::new(bucket("whole").track_offenders(ShowKey::whole()));
     let hashed = RateLimitLayer::new(bucket("hashed").track_offenders(ShowKey::hash()));
@@ -521,7 +524,7 @@ fn the_keys_that_are_rejected_most_are_listed_and_each_knows_since_when() {
     let is_whole = |list: &Value| list["list"][0]["whole"].clone();
     assert_eq!((&whole["total"], is_whole(whole), is_whole(hashed)), (&json!(4), json!(true), json!(false)));
     assert!(listed(hashed)[0].0.len() == 16 && !hashed.to_string().contains("ada"), "{hashed}");
-    // Whatever the list shows, an operator who knows a key learns about it.
+    // However the list shows keys, an operator who knows a key learns about it.
     let about = done(&admin, "key", &json!({ "key": "ada" }))["policies"].clone();
     for policy in [&about[0], &about[1]] {
         let rejections = &policy["rejections"];
@@ -533,9 +536,9 @@ fn the_keys_that_are_rejected_most_are_listed_and_each_knows_since_when() {
     assert_eq!(done(&admin, "key", &json!({ "key": "zoe" }))["policies"][0]["rejections"], Value::Null);
 }
 
-/// A key that no person can type was shown in a form that stands for another key, and that key was banned in its place.
+/// A key that cannot be typed was shown as another key's text, and that key was banned in its place.
 #[test]
-fn a_listed_key_is_the_one_that_is_banned() {
+fn bans_hit_the_listed_key() {
     let policy = Policy::new("api", FixedWindow::new(Quota::per_hour(1)))
         .key(HeaderKey::from_static("x-api-key"))
         .track_offenders(ShowKey::whole());
@@ -572,7 +575,7 @@ fn a_listed_key_is_the_one_that_is_banned() {
 proptest! {
     #![proptest_config(cases(rounds(200, 20_000)))]
 
-    /// Whatever is sent, there is an answer of JSON, and never a panic.
+    /// Any body gets a JSON answer, and never a panic.
     #[test]
     fn any_body_is_answered(
         call in prop::sample::select(vec!["key", "reset", "ban", "allow", "unban"]),
@@ -603,9 +606,9 @@ proptest! {
     }
 }
 
-/// The limits of jobs, which no layer has, beside those of a layer.
+/// The limits on jobs, which are in no layer, beside a layer's limits.
 #[test]
-fn limits_on_values_are_listed_and_changed_beside_layers() {
+fn limits_on_values_work_beside_layers() {
     let jobs = Policy::on("jobs", FixedWindow::new(Quota::per_hour(9))).key_by(|customer: &u64| *customer);
     let jobs = Limits::new(jobs.track_offenders(ShowKey::whole()));
     jobs.decide(&17).now_or_never().unwrap().unwrap().finish();

@@ -5,7 +5,8 @@
 //! - [`ThrottleLayer`] puts policies of `tower-sluice` around a Tower service of any request type: jobs, messages,
 //!   calls to a database.
 //!
-//! The guide of `tower-sluice` has a page on [calling partners](https://docs.rs/tower-sluice/latest/tower_sluice/guide/partners/).
+//! The guide of `tower-sluice` has a page on [calling
+//! partners](https://docs.rs/tower-sluice/latest/tower_sluice/guide/partners/).
 //!
 //! # Crate features
 //!

@@ -16,14 +16,14 @@ use tower_sluice::direct::{Admission, Deciding, Limits, On, Rejected};
 use tower_sluice::layer::IntoPolicies;
 use tower_sluice::policy::PolicyError;
 
-/// Limits a service of any request type by [policies](tower_sluice::Policy::on). A rejected request ends with the error
-/// [`ThrottleError::Rejected`].
+/// Limits a service with any request type by [policies](tower_sluice::Policy::on). A rejected request ends with the
+/// error [`ThrottleError::Rejected`].
 ///
-/// With a [`Concurrency`](tower_sluice::Concurrency), a request is over when the future of the inner service is ready
-/// or dropped.
+/// With a [`Concurrency`](tower_sluice::Concurrency), a request is over when the inner service's future is ready or
+/// dropped.
 ///
-/// With a [`LeakyQueue`](tower_sluice::LeakyQueue), it paces outgoing calls: requests wait for their turn, and
-/// only those that would wait too long are rejected.
+/// With a [`LeakyQueue`](tower_sluice::LeakyQueue), it paces outgoing calls: requests wait in a queue, and only those
+/// that would wait too long are rejected.
 ///
 /// ```
 /// use tower::{Service, ServiceBuilder, ServiceExt, service_fn};
@@ -42,7 +42,7 @@ use tower_sluice::policy::PolicyError;
 /// # }
 /// ```
 ///
-/// Keys, costs and all else are options of the policies:
+/// Keys, costs and everything else are options on the policies:
 ///
 /// ```
 /// use tower_sluice::{Concurrency, Policy, Quota};
@@ -59,7 +59,7 @@ use tower_sluice::policy::PolicyError;
 /// # let _ = layer;
 /// ```
 ///
-/// To decide where no service is, use [`Limits`], of which this is an adaptor.
+/// To decide where there is no service, use [`Limits`], which this adapts.
 #[must_use]
 #[doc(alias("outgoing", "worker", "job"))]
 pub struct ThrottleLayer<Req: 'static> {
@@ -86,7 +86,7 @@ impl<Req: 'static> ThrottleLayer<Req> {
         Limits::try_new(policies).map(|limits| Self { limits })
     }
 
-    /// The policies in force, to replace them, and to look and act on single keys. All services of the layer share
+    /// The policies in force, to replace them, and to look and act on single keys. All services from the layer share
     /// them.
     #[must_use]
     pub const fn limits(&self) -> &Limits<Req> {
@@ -161,7 +161,7 @@ impl<S: fmt::Debug, Req: 'static> fmt::Debug for Throttle<S, Req> {
 }
 
 pin_project! {
-    /// The future of [`Throttle`]. If it is dropped while it waits for its turn, the request leaves the queue.
+    /// The future of [`Throttle`]. If it is dropped while it waits, the request leaves the queue.
     pub struct ThrottleFuture<S, Req>
     where
         S: Service<Req>,

@@ -1,11 +1,11 @@
-//! The layers of a configuration, for the admin service.
+//! A configuration's layers, for the admin service.
 
 use super::{Config, Route};
 use tower_sluice_admin::Admin;
 
-/// The layers of all routes that have one, each with the first path of its route as its name.
+/// The layers on all routes that have one. Each is named after its route's first path.
 ///
-/// A [change](Config::change) of the configuration changes what the service shows.
+/// A [change](Config::change) to the configuration changes the data that the service shows.
 impl From<&Config> for Admin {
     fn from(config: &Config) -> Self {
         let named = |route: &Route| Some((route.paths()[0].clone(), route.layer()?.handle()));

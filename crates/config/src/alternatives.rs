@@ -1,4 +1,4 @@
-//! `alternatives`: policies of a route of which the first that have room are charged.
+//! `alternatives`: policies on a route that are tried in order. The first that have room are charged.
 
 use toml::Spanned;
 
@@ -9,7 +9,7 @@ use tower_sluice::Policy;
 use tower_sluice::layer::IntoPolicies;
 use tower_sluice::policy::Policies;
 
-/// Combines the policies of a route: those that are no alternatives have to admit a request in any case.
+/// Combines a route's policies. Those that are not alternatives have to admit a request in any case.
 pub(crate) fn combine(
     source: &SourceText<'_>,
     policies: Vec<Policy>,

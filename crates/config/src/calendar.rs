@@ -1,4 +1,4 @@
-//! `per = "day"`, `"week"` and `"month"`: windows of the calendar, with `zone`, `anchor` and `week-start`.
+//! `per = "day"`, `"week"` and `"month"`: calendar windows, with `zone`, `anchor` and `week-start`.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use tower_sluice::Limiter;
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
 
-/// A period of the calendar.
+/// A calendar period.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CalendarUnit {
     Day,
@@ -22,7 +22,7 @@ pub(crate) enum CalendarUnit {
     Month,
 }
 
-/// Returns the period of the calendar that a policy names, if it does, and checks that its other fields fit.
+/// Returns the calendar period that a policy names, if it does, and checks that its other fields fit.
 pub(crate) fn unit(source: &SourceText<'_>, raw: &RawPolicy) -> Result<Option<CalendarUnit>, ConfigError> {
     let unit = match raw.per.as_ref().map(|per| per.get_ref().as_str()) {
         Some("day") => Some(CalendarUnit::Day),
@@ -58,7 +58,7 @@ fn shown(per: &Spanned<String>) -> String {
     format!("per = \"{}\"", per.get_ref())
 }
 
-/// Builds the window of a policy whose period is `unit`, with this limit.
+/// Builds the window for a policy whose period is `unit`, with this limit.
 #[cfg(feature = "calendar")]
 pub(crate) fn window(
     source: &SourceText<'_>,
@@ -87,7 +87,7 @@ pub(crate) fn window(
     Ok(window)
 }
 
-/// Builds the limiter of a policy whose period is `unit`.
+/// Builds the limiter for a policy whose period is `unit`.
 #[cfg(feature = "calendar")]
 pub(crate) fn limiter(
     source: &SourceText<'_>,

@@ -13,7 +13,7 @@ use super::source::SourceText;
 use super::{Config, Draft, DraftPolicies, Route, SharedSettings};
 use crate::log;
 
-/// The tables that only a restart changes. A route has further such settings: see [`Route::check_fixed`].
+/// The tables that only a restart changes. A route has more such settings: see [`Route::check_fixed`].
 pub(crate) struct FixedTables {
     client_ip: Option<RawClientIp>,
     redis: Option<RawRedis>,
@@ -76,20 +76,20 @@ fn check_same<T: PartialEq>(
     }
 }
 
-/// Makes the error of a change that the running layers cannot follow.
+/// Makes the error for a change that the running layers cannot follow.
 fn needs_restart(source: &SourceText<'_>, at: &Range<usize>, problem: impl fmt::Display) -> ConfigError {
     source.error(at, format_args!("{problem}; undo this change, or restart the server to apply it"))
 }
 
-/// The result of a change of a configuration.
+/// The result of changing a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     not_inherited: Vec<(String, String)>,
     removed: Vec<(String, String)>,
 }
 
-/// For the log of the program that reads the file: `all policies kept their state`, or `lost their state: /a
-/// api, /b api; removed: /b login`.
+/// A line for your program's log: `all policies kept their state`, or `lost their state: /a api, /b api; removed: /b
+/// login`.
 impl fmt::Display for Changed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |what, policies: &[(String, String)]| {
@@ -106,15 +106,15 @@ impl fmt::Display for Changed {
 }
 
 impl Changed {
-    /// Returns the policies whose keys all lose their state, each after the first path of its route: see
+    /// Returns the policies whose keys all lose their state, each after its route's first path: see
     /// [`Replaced::not_inherited`](tower_sluice::layer::Replaced::not_inherited).
     #[must_use]
     pub fn not_inherited(&self) -> &[(String, String)] {
         &self.not_inherited
     }
 
-    /// Returns the policies that the new text no longer has, each after the first path of its route. They are logged as
-    /// warnings: a truncated file may still be valid.
+    /// Returns the policies that the new text no longer has, each after its route's first path. They are logged as
+    /// warnings, because a truncated file may still be valid.
     #[must_use]
     pub fn removed(&self) -> &[(String, String)] {
         &self.removed
@@ -122,7 +122,7 @@ impl Changed {
 }
 
 impl Config {
-    /// Replaces the policies in force with the policies of an edited text, in all layers of this configuration, while
+    /// Replaces the policies in force with the policies in an edited text, in all layers of this configuration, while
     /// they run. Consumed quota carries over, see [`LimitsHandle`](tower_sluice::LimitsHandle).
     ///
     /// Policies may be added, removed and changed in all their settings. Routes may change their order. Everything else
@@ -131,9 +131,9 @@ impl Config {
     /// off, write `shadow = true`.
     ///
     /// The whole text is parsed and checked before the first route changes. Each route changes atomically, one after
-    /// the other. A route whose text is unchanged is left as it is, with the tables of its limiters. Policies that the
-    /// text no longer has, and optional fields that a policy no longer has (except `shadow` and `suspended`), are
-    /// logged by name at `WARN`: a file that was truncated while it was written may still be valid.
+    /// the other. A route whose text is unchanged is left as it is, with its limiters' tables. Policies that the text
+    /// no longer has, and optional fields that a policy no longer has (except `shadow` and `suspended`), are logged by
+    /// name at `WARN`, because a file that was truncated while it was written may still be valid.
     ///
     /// ```
     /// use tower_sluice_config::Config;
@@ -160,7 +160,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As [`parse`](Self::parse), and if a fixed setting changes. Nothing is changed then.
+    /// As [`parse`](Self::parse), and if a fixed setting changes. Then nothing is changed.
     pub fn change(&mut self, file: &str, text: &str) -> Result<Changed, ConfigError> {
         let source = SourceText::new(file, text);
         let raw: RawConfig = source.parse_toml()?;
@@ -186,7 +186,7 @@ impl Config {
             route.optional_fields = draft.optional_fields;
             route.written = draft.written;
             if let (Some(layer), DraftPolicies::New(policies)) = (&route.layer, draft.policies) {
-                // Returns no error: they were validated above.
+                // Cannot fail, because they were validated above.
                 let replaced = layer.handle().replace(policies).map_err(|error| source.error(&draft.span, error))?;
                 let after_path = |policy: &String| (path.clone(), policy.clone());
                 changed.not_inherited.extend(replaced.not_inherited().iter().map(after_path));
@@ -220,7 +220,7 @@ impl Config {
 }
 
 impl Route {
-    /// Checks that a draft of this route changes nothing but its policies.
+    /// Checks that a draft for this route changes only its policies.
     fn check_fixed(&self, source: &SourceText<'_>, draft: &Draft) -> Result<(), ConfigError> {
         // Every field is listed, so that a new one does not compile before it is compared.
         let Draft {
@@ -234,7 +234,7 @@ impl Route {
             // Parsed from the raw ones.
             response: _,
             preflight_budget: _,
-            // What a change may alter.
+            // A change may alter these.
             written: _,
             optional_fields: _,
         } = draft;
@@ -258,8 +258,8 @@ impl Route {
     }
 }
 
-/// Returns the optional fields of a policy that the file sets. Without `shadow` and `suspended`: removing one is how a
-/// policy is enforced again.
+/// Returns a policy's optional fields that the file sets, without `shadow` and `suspended`, because removing one is how
+/// a policy is enforced again.
 ///
 /// `has_exemptions` says whether its route has exemptions, which apply to its policies, too.
 pub(crate) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'static str> {
@@ -272,7 +272,7 @@ pub(crate) fn optional_fields(raw: &RawPolicy, has_exemptions: bool) -> Vec<&'st
     fields
 }
 
-/// Logs the optional fields that were removed from policies which the file still has.
+/// Logs the optional fields that were removed from policies that are still in the file.
 fn log_removed_fields(route: &Route, draft: &Draft) {
     let after: HashMap<_, _> = draft.optional_fields.iter().map(|(name, fields)| (name, fields)).collect();
     for (name, before) in &route.optional_fields {

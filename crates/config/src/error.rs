@@ -1,4 +1,4 @@
-//! `ConfigError`: errors of a configuration, with their place.
+//! `ConfigError`: errors in a configuration, with their place.
 
 use std::error::Error;
 use std::fmt;
@@ -12,13 +12,13 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Makes an error for a line of a file, for checks of your own.
+    /// Makes an error for a line in a file, for your own checks.
     #[must_use]
     pub fn new(file: impl Into<String>, line: usize, problem: impl fmt::Display) -> Self {
         Self { file: file.into(), line, problem: problem.to_string() }
     }
 
-    /// Returns the name of the file, as it was passed to [`Config::parse`](super::Config::parse) or
+    /// Returns the file's name, as it was passed to [`Config::parse`](super::Config::parse) or
     /// [`change`](super::Config::change).
     #[must_use]
     pub fn file(&self) -> &str {
@@ -44,7 +44,7 @@ impl fmt::Display for ConfigError {
     }
 }
 
-// A `main` that returns the error prints it by `Debug`: users should read the message there, too, and not its fields.
+// If `main` returns the error, Rust prints it by `Debug`. Users should read the message there, too, and not its fields.
 impl fmt::Debug for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

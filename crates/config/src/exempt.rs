@@ -1,4 +1,4 @@
-//! `exempt`: the requests that the policies of a route, or one of them, do not charge.
+//! `exempt`: the requests that a route's policies, or one policy, do not charge.
 
 use std::fmt;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use super::source::SourceText;
 use tower_sluice::Exemptions;
 use tower_sluice::key::ClientIp;
 
-/// Adds the exemptions of a table to others.
+/// Adds a table's exemptions to others.
 pub(crate) fn add(
     source: &SourceText<'_>,
     mut exemptions: Exemptions,

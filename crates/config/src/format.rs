@@ -1,6 +1,6 @@
-//! The format: each table of a file with its keys, once. The structs that the parser fills, its advice, the ranges of
-//! numbers, the JSON schema and the page of the format (`schema.json`, `format.toml`, which a test compares) are made
-//! from it.
+//! The format: each table in a file with its keys, once. The structs that the parser fills, its advice, the numbers'
+//! ranges, the JSON schema and the format page (`schema.json`, `format.toml`, which a test compares) are derived from
+//! it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,7 +18,7 @@ use tower_sluice::rejection::RejectionFormat;
 use tower_sluice::store::WhenFull;
 use tower_sluice::{FailureMode, Quota};
 
-/// A key of a table.
+/// A table's key.
 #[cfg_attr(not(test), allow(dead_code, reason = "some of it is for the schema and the page alone"))]
 pub(crate) struct TableKey {
     /// With underscores for hyphens.
@@ -30,9 +30,9 @@ pub(crate) struct TableKey {
     pub(crate) about: &'static str,
     pub(crate) default: Option<&'static str>,
     pub(crate) is_required: bool,
-    /// Whether no message may hold the value.
+    /// Whether the value must not be in any message.
     pub(crate) is_secret: bool,
-    /// Whether the page shows it as a comment: it does not go with the others there.
+    /// Whether the page shows it as a comment, because it does not go with the others there.
     pub(crate) is_aside: bool,
     /// Further members of the value's schema, as JSON.
     pub(crate) schema: &'static str,
@@ -51,15 +51,15 @@ pub(crate) enum KeyKind {
     Words(fn() -> Vec<&'static str>),
     /// A number from the one to the other.
     Number(u64, u64),
-    /// A table with keys of the file's own: of this definition of the schema.
+    /// A table with the file's own keys, whose values follow this definition in the schema.
     Map(&'static str),
-    /// A table with keys of the file's own, whose values are tables in one line, of this table of the format.
+    /// A table with the file's own keys, whose values are inline tables of this kind.
     MapOf(&'static str),
-    /// `[NAME]`, of this table of the format.
+    /// `[NAME]`, a table of this kind.
     Table(&'static str),
-    /// `[[NAME]]`, of this table of the format.
+    /// `[[NAME]]`, tables of this kind.
     Tables(&'static str),
-    /// A table in one line, of this table of the format.
+    /// An inline table of this kind.
     Inline(&'static str),
 }
 
@@ -94,7 +94,7 @@ impl TableKey {
         Self { schema: members, ..self }
     }
 
-    /// Gives it the name and the type of a field of a struct.
+    /// Adds the name and the type of a struct's field.
     const fn named<T: Value>(self, name: &'static str) -> Self {
         Self { name, is_required: T::IS_REQUIRED, ..self }
     }
@@ -104,14 +104,14 @@ impl TableKey {
     }
 }
 
-/// Returns a key by its table's name and its own, such as `policy.max-wait`. A table means the same wherever it is.
+/// Returns a key by its table's name and its own, such as `policy.max-wait`. A table has one meaning wherever it is.
 pub(crate) fn field(name: &str) -> Option<&'static TableKey> {
     let (table, key) = name.rsplit_once('.').unwrap_or(("", name));
     let (_, fields) = TABLES.iter().find(|(name, _)| *name == table)?;
     fields.iter().find(|field| field.name() == key)
 }
 
-/// The value of a key, or its absence.
+/// A key's value, or its absence.
 trait Value {
     const IS_REQUIRED: bool;
 
@@ -142,7 +142,7 @@ impl<T> Value for Vec<T> {
     }
 }
 
-/// Of a few words, each of which stands for a value.
+/// A type with a few words, each of which stands for a value.
 pub(crate) trait NamedValues: Sized + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }
@@ -279,7 +279,7 @@ pub(crate) enum ReleaseAt {
     Body,
 }
 
-/// How the keys that are rejected most may be shown.
+/// How to show the keys that are rejected most.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShownForm {
     Hash,
@@ -356,13 +356,13 @@ macro_rules! tables {
             }
         })+
 
-        /// The tables, by the names that they have in those around them, with their keys.
+        /// The tables with their keys, by the tables' names in those around them.
         pub(crate) const TABLES: &[(&str, &[TableKey])] =
             &[$(($table, &[$($field.named::<$type>(stringify!($name))),+])),+];
     };
 }
 
-/// A table of a file.
+/// A table in a file.
 pub(crate) trait TableKeys {
     /// Returns the keys that are set and need not be, with underscores for hyphens.
     fn optional(&self) -> Vec<&'static str>;
@@ -645,7 +645,7 @@ tables! {
     }
 }
 
-/// The tables of `[store]`, as in the file.
+/// The tables in `[store]`, as in the file.
 #[derive(Clone, PartialEq, Deserialize)]
 #[serde(try_from = "toml::Table")]
 pub(crate) struct RawStores(toml::Table);

@@ -1,4 +1,4 @@
-//! The JSON schema and the page of the format, as the table in `format` makes them. `SLUICE_WRITE=1 cargo test -p
+//! The JSON schema and the format page, as the table in `format` makes them. `SLUICE_WRITE=1 cargo test -p
 //! tower-sluice-config --all-features --lib generated` writes both files.
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ fn table(name: &str) -> &'static [TableKey] {
     TABLES.iter().find(|(table, _)| *table == name).unwrap_or_else(|| panic!("no table {name}")).1
 }
 
-/// The schema's rules for combinations of keys.
+/// The schema's rules for combining keys.
 fn rules_of(table: &str) -> &'static str {
     match table {
         "exempt" => "  \"minProperties\": 1,\n",
@@ -64,7 +64,7 @@ fn rules_of(table: &str) -> &'static str {
     }
 }
 
-/// Returns the members of an object in JSON: the description of a table.
+/// Returns the members of a JSON object that describes a table.
 fn schema_of(name: &str) -> String {
     let fields = table(name);
     let properties: Vec<_> = fields.iter().map(|field| format!("    {}", property(field))).collect();
@@ -147,7 +147,7 @@ fn schema() -> String {
 "#
 }
 
-/// Adds a comment in lines of at most 100 bytes.
+/// Adds a comment in lines with at most 100 bytes.
 fn comment(page: &mut String, text: &str) {
     let mut line = String::from("#");
     for word in text.split(' ') {
@@ -160,7 +160,7 @@ fn comment(page: &mut String, text: &str) {
     writeln!(page, "{line}").unwrap();
 }
 
-/// Adds the keys of a table, and then its own tables, each under the name that it has in a file.
+/// Adds a table's keys, and then its own tables, each under its name in a file.
 fn add_table(page: &mut String, path: &str, name: &str) {
     for field in table(name) {
         let mut about = field.about.to_owned();
@@ -200,7 +200,7 @@ fn page() -> String {
 }
 
 #[test]
-fn the_schema_and_the_page_are_those_of_the_table() {
+fn schema_and_page_match_the_table() {
     for (file, text) in [("schema.json", schema()), ("format.toml", page())] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(file);
         if std::env::var_os("SLUICE_WRITE").is_some() {

@@ -4,10 +4,10 @@ use http::HeaderName;
 
 use tower_sluice::key::{ClientIp, CookieKey, Global, HeaderKey, KeyExtractor, MethodKey, PathKey, QueryKey, User};
 
-/// Makes the extractors of keys that only a program knows: see [`ConfigReader::keys`](super::ConfigReader::keys).
+/// Makes extractors for keys that only a program knows: see [`ConfigReader::keys`](super::ConfigReader::keys).
 pub(crate) type CustomKeys = dyn Fn(&str, &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> + Send + Sync;
 
-/// Makes the extractor of the key that a file names for a policy.
+/// Makes the extractor for a policy's key in the file.
 pub(crate) fn extractor(
     policy: &str,
     names: &[String],
@@ -20,7 +20,7 @@ pub(crate) fn extractor(
     }
 }
 
-/// What a file may name as a key.
+/// The keys that a file may name.
 const KEYS: &str = "global, client-ip, header:NAME (such as header:x-api-key), cookie:NAME, query:NAME, user, path, method, \
                     or a list of these";
 
@@ -57,7 +57,7 @@ impl KeySpec {
                 _ => None,
             },
             Some(("header", header)) => header.trim().parse().ok().map(Self::Header),
-            // The name of a cookie is a token (RFC 6265, section 4.1.1), as that of a header is.
+            // A cookie's name is a token (RFC 6265, section 4.1.1), like a header's.
             Some(("cookie", cookie)) => {
                 let cookie = cookie.trim();
                 cookie.parse::<HeaderName>().ok().map(|_| Self::Cookie(cookie.to_owned()))
@@ -70,7 +70,7 @@ impl KeySpec {
         spec.ok_or_else(|| format!("unknown key `{name}`; write {KEYS}"))
     }
 
-    /// Whether it is the same for all requests.
+    /// Whether all requests have one key.
     pub(crate) fn is_global(&self) -> bool {
         match self {
             Self::Global => true,

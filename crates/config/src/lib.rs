@@ -23,53 +23,53 @@
 //!
 //! # Format
 //!
-//! All clients of a policy have the same quota, or that of their plan (`plans`). [A quota per
+//! All clients of a policy have the policy's quota, or their plan's (`plans`). [A quota per
 //! client](tower_sluice::Policy::quota_fn) needs code.
 //!
 //! This example has all tables and keys. A line that begins with `#` without a space has a key that cannot be combined
-//! with the other keys of this example.
+//! with the example's other keys.
 //!
 #![doc = "```toml"]
 #![doc = include_str!("format.toml")]
 #![doc = "```"]
 //!
 //! See [`RateLimitFields`](tower_sluice::headers::RateLimitFields), [`Advertise`](tower_sluice::headers::Advertise),
-//! [`RejectionFormat`](tower_sluice::rejection::RejectionFormat) and [`GrpcStatus`](tower_sluice::grpc::GrpcStatus) for the meaning
-//! of the values in `[response]`. With any of these values, rejected clients get `Retry-After` and
+//! [`RejectionFormat`](tower_sluice::rejection::RejectionFormat) and [`GrpcStatus`](tower_sluice::grpc::GrpcStatus) for
+//! the meaning of the values in `[response]`. With any of them, rejected clients get `Retry-After` and
 //! `X-Rate-Limited-For`.
 //!
 //! `plans` gives keys the limits that [`quota_fn`](tower_sluice::Policy::quota_fn),
-//! [`window_fn`](tower_sluice::Policy::window_fn) or [`limit_fn`](tower_sluice::Policy::limit_fn) would, and what these say of
-//! keys, changes and memory holds. A plan has the policy's other settings, such as its `max-queue`.
+//! [`window_fn`](tower_sluice::Policy::window_fn) or [`limit_fn`](tower_sluice::Policy::limit_fn) would, and their
+//! documentation on keys, changes and memory applies. A plan has the policy's other settings, such as its `max-queue`.
 //!
-//! [`ChargeOnce`](tower_sluice::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`] explains
-//! the keys of `exempt`, and why no client can forge them.
+//! [`ChargeOnce`](tower_sluice::ChargeOnce) states how much `charge-once` admits in the worst case. [`Exemptions`]
+//! explains the keys in `exempt`, and why clients cannot forge them.
 //!
 //! Paths match exactly, except that a segment `{name}` matches any segment, and `{*name}` at the end any number of
 //! segments: `["/", "/{*rest}"]` is every path. A route with a more exact path goes before. A route without a policy is
-//! not limited. Each route has its own budgets, even if policies of several routes have the same name. On Redis,
-//! processes share the budgets of a policy if the prefix, the secret, the first path of its route, its name and the
-//! kind of its algorithm are the same.
+//! not limited. Each route has its own budgets, even if policies on several routes have one name. On Redis, processes
+//! share a policy's budgets if the prefix, the secret, its route's first path, its name and its kind of algorithm are
+//! the same.
 //!
-//! The value `user` of `key` stands for the extension [`User`](tower_sluice::key::User), which an authenticating layer must
-//! insert. The value `path` stands for the route that axum matched ([`PathKey::matched`](tower_sluice::key::PathKey)), or
-//! without the feature `axum` for the path as sent.
+//! If `key` is `user`, it is the extension [`User`](tower_sluice::key::User), which an authenticating layer must
+//! insert. If it is `path`, it is the route that axum matched ([`PathKey::matched`](tower_sluice::key::PathKey)), or
+//! without the feature `axum` the path as sent.
 //!
 //! # Use
 //!
-//! `Config::router` puts the limits around the handlers of an axum app (feature `axum`). With any other router, mount
-//! the [layer](Route::layer) of each route on its [paths](Route::paths). [`Config::change`] applies an edited file
-//! while the layers run. [`Config::close`] closes the queues when the server stops, and [`Config::snapshots`] saves the
-//! budgets for the next one.
+//! `Config::router` puts the limits around an axum app's handlers (feature `axum`). With any other router, mount each
+//! route's [layer](Route::layer) on its [paths](Route::paths). [`Config::change`] applies an edited file while the
+//! layers run. [`Config::close`] closes the queues when the server stops, and [`Config::snapshots`] saves the budgets
+//! for the next one.
 //!
 //! # Errors
 //!
 //! An error names the file, the line, the field and the cure. It repeats the value, unless that may be a secret (`url`,
-//! `master`, `secret`, `headers`, all of `[store.NAME]`).
+//! `master`, `secret`, `headers`, everything in `[store.NAME]`).
 //!
 //! # Cost
 //!
-//! Parsing takes time in proportion to the number of routes and policies.
+//! Parsing time is proportional to the number of routes and policies.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "admin")]
@@ -125,10 +125,10 @@ use tower_sluice::layer::{IntoPolicies, RateLimitLayerBuilder};
 use tower_sluice::policy::Policies;
 use tower_sluice::{Exemptions, Policy, RateLimitLayer};
 
-/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while it is typed. Write it to a file such
+/// The format as a JSON Schema (draft 2020-12), for editors that check TOML while you type it. Write it to a file such
 /// as `limits.schema.json`, and begin the configuration with the line `#:schema ./limits.schema.json`. The schema has
-/// the tables, their keys, the type of each value and the ranges of numbers. Times, paths, addresses and combinations
-/// are checked by [`Config::parse`] only.
+/// the tables, their keys, each value's type and the numbers' ranges. Only [`Config::parse`] checks times, paths,
+/// addresses and combinations.
 pub const SCHEMA: &str = include_str!("schema.json");
 
 const NO_ROUTE: &str = "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\", and below it a \
@@ -137,11 +137,11 @@ const NO_ROUTE: &str = "the file has no route, so that nothing is limited; add [
 /// A parsed configuration, with a layer for each limited route.
 #[doc(alias = "toml")]
 pub struct Config {
-    /// The name of the file, for messages.
+    /// The file's name, for messages.
     #[cfg(feature = "axum")]
     file: String,
     client_ip: ClientIp,
-    /// Those of the reader: a [change](Self::change) may name them.
+    /// The reader's custom keys, because a [change](Self::change) may name them.
     custom_keys: Option<Arc<CustomKeys>>,
     stores: Stores,
     snapshot: Option<SnapshotFile>,
@@ -155,31 +155,31 @@ pub struct Config {
 pub struct Route {
     paths: Vec<String>,
     line: usize,
-    /// Its `response` as in the file: a [change](Config::change) must not alter it.
+    /// Its `response` as in the file, because a [change](Config::change) must not alter it.
     raw_response: Option<RawResponse>,
-    /// Its `exempt-preflights` as in the file: a change must not alter it.
+    /// Its `exempt-preflights` as in the file, because a change must not alter it.
     raw_preflights: Option<RawBudget>,
-    /// Its `path-ignores` as in the file: a change must not alter it.
+    /// Its `path-ignores` as in the file, because a change must not alter it.
     raw_ignores: Option<Vec<String>>,
-    /// All of it as in the file: a change does nothing if this is the same.
+    /// The whole route as in the file. A change does nothing if this is unchanged.
     written: toml::Value,
-    /// `None` if the route has no policy.
+    /// Not set if the route has no policy.
     layer: Option<RateLimitLayer>,
     optional_fields: OptionalFields,
 }
 
-/// The name of each policy of a route, with the optional fields that the file sets. A change logs the optional fields
-/// that it removes.
+/// The names of a route's policies, with the optional fields that the file sets. A change logs the optional fields that
+/// it removes.
 type OptionalFields = Vec<(String, Vec<&'static str>)>;
 
 /// A `[[route]]` that is parsed and checked, but not in force.
 struct Draft {
     paths: Vec<String>,
-    /// The place of the paths in the file.
+    /// Where the paths are in the file.
     span: Range<usize>,
     /// As in [`Route`].
     raw_response: Option<RawResponse>,
-    /// The parsed `raw_response`, with the shared `[response]` where it sets nothing.
+    /// The parsed `raw_response`, with the shared `[response]` for settings that are absent.
     response: ResponseSettings,
     /// As in [`Route`].
     raw_preflights: Option<RawBudget>,
@@ -193,15 +193,15 @@ struct Draft {
     optional_fields: OptionalFields,
 }
 
-/// The policies of a draft.
+/// A draft's policies.
 enum DraftPolicies {
     None,
     New(Policies),
-    /// The route is unchanged, so that its limiters need no tables beside those in force.
+    /// The route is unchanged, so its limiters don't need tables beside those in force.
     InForce,
 }
 
-/// The settings that the routes of a file share.
+/// The settings that a file's routes share.
 struct SharedSettings<'a> {
     client_ip: &'a ClientIp,
     custom_keys: Option<&'a CustomKeys>,
@@ -234,7 +234,7 @@ impl Config {
             Some(raw) => {
                 let ipv6_prefix = raw.get_ref().ipv6_prefix.clone();
                 let client_ip = client_ip(&source, raw.into_inner())?;
-                // A log has the address of the client, and not of the proxies.
+                // A log has the client's address, and not the proxies'.
                 if reader.replay.is_some() { of_prefix(&source, ClientIp::peer(), ipv6_prefix)? } else { client_ip }
             }
             None => ClientIp::peer(),
@@ -275,34 +275,33 @@ impl Config {
         })
     }
 
-    /// Returns the extractor of the key `client-ip`.
+    /// Returns the extractor for the key `client-ip`.
     pub const fn client_ip(&self) -> &ClientIp {
         &self.client_ip
     }
 
-    /// Returns the statements that prepare the servers of the file, each after the name of its store: see
+    /// Returns the statements that prepare the file's servers, each after its store's name: see
     /// [`Store::migration`](store::Store::migration).
     #[must_use]
     pub fn migrations(&self) -> Vec<(&str, String)> {
         self.stores.migrations()
     }
 
-    /// Closes the queues of all routes, and those that a later [`change`](Self::change) adds: see
-    /// [`LimitsHandle::close`](tower_sluice::LimitsHandle::close). Call it when the server shuts down, before it waits for the
-    /// requests in flight.
+    /// Closes the queues on all routes, and those that a later [`change`](Self::change) adds: see
+    /// [`LimitsHandle::close`](tower_sluice::LimitsHandle::close). Call it when the server shuts down, before it waits
+    /// for the requests in flight.
     pub fn close(&self) {
         self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::close);
     }
 
-    /// Updates the metrics of all routes that are not counted per request: see
-    /// [`RateLimitLayer::observe`].
+    /// Updates the metrics on all routes that are not counted per request: see [`RateLimitLayer::observe`].
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
         self.routes.iter().filter_map(Route::layer).for_each(RateLimitLayer::observe);
     }
 
-    /// Returns the routes, in the order of the file.
+    /// Returns the routes, in the file's order.
     #[must_use]
     pub fn routes(&self) -> &[Route] {
         &self.routes
@@ -326,13 +325,13 @@ impl Route {
         &self.paths
     }
 
-    /// Returns the line of the paths in the file, counted from 1.
+    /// Returns the line that has the paths in the file, counted from 1.
     #[must_use]
     pub const fn line(&self) -> usize {
         self.line
     }
 
-    /// Returns the layer that enforces the route's policies; `None` if it has none.
+    /// Returns the layer that enforces the route's policies, if it has any.
     #[must_use]
     pub const fn layer(&self) -> Option<&RateLimitLayer> {
         self.layer.as_ref()
@@ -378,7 +377,7 @@ impl SharedSettings<'_> {
         routes.map(|(raw, written)| self.read_route(source, (raw, written), &is_in_force, &mut lines)).collect()
     }
 
-    /// Parses and checks a route. `lines` maps the paths of the earlier routes to their lines; this route's are added.
+    /// Parses and checks a route. `lines` maps earlier routes' paths to their lines, and gets this route's.
     fn read_route(
         &self,
         source: &SourceText<'_>,
@@ -434,7 +433,7 @@ impl SharedSettings<'_> {
         exempt.map(|raw| exempt::add(source, Exemptions::new(), raw, self.client_ip)).transpose()
     }
 
-    /// Builds the policies of a route, with the `exemptions` of the route.
+    /// Builds a route's policies, with the route's `exemptions`.
     fn read_policies(
         &self,
         source: &SourceText<'_>,
@@ -446,7 +445,7 @@ impl SharedSettings<'_> {
         route.policy.iter().map(|raw| self.read_policy(source, raw, first_path, exemptions, &mut names)).collect()
     }
 
-    /// Builds a policy of the route that has `first_path` first. Adds its name to those of its route.
+    /// Builds a policy on the route whose first path is `first_path`, and adds its name to the route's names.
     fn read_policy(
         &self,
         source: &SourceText<'_>,
@@ -470,19 +469,19 @@ fn read_preflights(source: &SourceText<'_>, route: &RawRoute) -> Result<Option<Q
     route.exempt_preflights.as_ref().map(|raw| policy::budget(source, raw.get_ref())).transpose()
 }
 
-/// Combines the policies of a route.
+/// Combines a route's policies.
 fn combine(source: &SourceText<'_>, route: &RawRoute, policies: Vec<Policy>) -> Result<Policies, ConfigError> {
     let policies = match &route.alternatives {
         Some(alternatives) => alternatives::combine(source, policies, alternatives)?,
         None => policies.into_policies(),
     };
-    // Returns no error: each policy and the names are checked before, where their lines are known.
+    // Cannot fail, because each policy and the names were checked before, where their lines are known.
     policies.validate().map_err(|error| source.error(&route.path.span(), error))?;
     Ok(policies)
 }
 
-/// Checks the paths of a route, which are at `span`, and adds them to `lines`, which maps the paths of the earlier
-/// routes to their lines.
+/// Checks a route's paths, which are at `span`, and adds them to `lines`, which maps earlier routes' paths to their
+/// lines.
 fn check_paths(
     source: &SourceText<'_>,
     paths: &[String],
@@ -502,7 +501,7 @@ fn check_paths(
     Ok(())
 }
 
-/// Checks that a route without a policy has no settings for policies: these would have no effect.
+/// Checks that a route without a policy does not set anything for policies, because that would have no effect.
 fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
     for (span, effect, key) in [
         (policy::span_of(&route.response), "its [response] has no effect", "it"),
@@ -518,7 +517,7 @@ fn check_without_policy(source: &SourceText<'_>, route: &RawRoute) -> Result<(),
     Ok(())
 }
 
-/// Checks what the app of a route does not distinguish in paths.
+/// Checks which differences between paths a route's app ignores.
 fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), ConfigError> {
     let Some(ignored) = &route.path_ignores else { return Ok(()) };
     let known = ["case", "trailing-slash", "parameters"];
@@ -531,8 +530,8 @@ fn check_ignored(source: &SourceText<'_>, route: &RawRoute) -> Result<(), Config
     }
 }
 
-/// Checks that a router accepts a path, and matches it literally, except for whole segments of the form `{name}`, and
-/// `{*name}` at the end.
+/// Checks that a router accepts a path, and matches it literally, except for whole segments `{name}`, and `{*name}` at
+/// the end.
 fn check_path(path: &str) -> Result<(), String> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(format!("path `{path}` must begin with a slash; write \"/{path}\""));
@@ -566,8 +565,8 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns a path with `{}` for each parameter, and `{*}` for one of several segments: a router does not accept two
-/// paths that differ only in the names of parameters. The path of a handler may also have `{{`, which is a brace.
+/// Returns a path with `{}` for each parameter, and `{*}` for one that spans several segments, because a router does
+/// not accept two paths that differ only in parameter names. A handler's path may also have `{{`, which is a brace.
 fn without_parameter_names(path: &str) -> String {
     let nameless = |segment| match segment {
         brace if str::starts_with(brace, "{{") => brace,
@@ -580,7 +579,7 @@ fn without_parameter_names(path: &str) -> String {
 
 /// Parses `[client-ip]`.
 fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, ConfigError> {
-    // An error about the combination of the three fields is reported at the first of them that is set.
+    // An error about combining the three fields is reported at the first that is set.
     let span = policy::span_of(&raw.source).or(policy::span_of(&raw.trusted)).or(policy::span_of(&raw.hops));
     let span = span.unwrap_or(0..0);
     let hops = raw.hops.as_ref().map(|hops| proxy_hops(source, hops)).transpose()?;
@@ -604,7 +603,7 @@ fn client_ip(source: &SourceText<'_>, raw: RawClientIp) -> Result<ClientIp, Conf
     of_prefix(source, client_ip, raw.ipv6_prefix)
 }
 
-/// Sets the length of the prefix that IPv6 addresses of one client share.
+/// Sets the length of the prefix that one client's IPv6 addresses share.
 fn of_prefix(
     source: &SourceText<'_>,
     client_ip: ClientIp,
@@ -634,7 +633,7 @@ fn ip_source(source: &SourceText<'_>, name: &Spanned<String>) -> Result<IpSource
     })
 }
 
-/// The trusted proxies, by their networks, by their number, or by both; `None` if both are absent.
+/// Returns the trusted proxies, by their networks, by their number, or by both, if the file has either.
 fn trusted_proxies(
     source: &SourceText<'_>,
     networks: Option<Spanned<Vec<String>>>,

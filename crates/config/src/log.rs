@@ -1,4 +1,4 @@
-//! The log lines of a change, one function each.
+//! Log lines for a change, one function each.
 
 /// Logged since a truncated file may still parse.
 pub(crate) fn policy_removed(route: &str, policy: &str) {

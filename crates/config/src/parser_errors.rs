@@ -1,5 +1,5 @@
-//! Rewords the errors of the TOML parser, which knows only the types of Rust: the field, its value unless that is a
-//! secret, and the cure.
+//! Rewords the TOML parser's errors, because it knows only Rust's types: the field, its value unless that is a secret,
+//! and the cure.
 
 use std::ops::Range;
 
@@ -8,14 +8,14 @@ use toml::de::{DeTable, DeValue};
 
 use super::format::{KeyKind, TableKey, field};
 
-/// How the message on a missing field begins.
+/// The beginning of the message on a missing field.
 pub(crate) const MISSING: &str = "missing field ";
 
-/// The longest value that a message repeats, in bytes: a log line should stay readable.
+/// The longest value that a message repeats, in bytes, so that a log line stays readable.
 const LONGEST_SHOWN: usize = 60;
 
-/// The names that fields had in earlier editions of the format, and the names that they have now. A file may still have
-/// the old ones; nothing else knows them.
+/// The fields' names in earlier editions of the format, and their names now. A file may still have the old ones, but
+/// only this message knows them.
 const RENAMED: [(&str, &str); 14] = [
     ("answer", "response"),
     ("route.answer", "response"),
@@ -33,16 +33,16 @@ const RENAMED: [(&str, &str); 14] = [
     ("penalty.refusals", "rejections"),
 ];
 
-/// Rewords the parser's `message` on the text at `at`; `file` is the whole of the text. The kinds of errors are
-/// distinguished by how the messages of `serde::de::Error::missing_field` and so on begin, which the parser leaves as
-/// they are.
+/// Rewords the parser's `message` on the text at `at`. `file` is the whole text. The kinds of errors are distinguished
+/// by how the messages of `serde::de::Error::missing_field` and so on begin, because the parser leaves them as they
+/// are.
 pub(crate) fn reworded(text: &str, file: &DeTable<'_>, at: &Range<usize>, message: &str) -> String {
     let found = find(file, at).unwrap_or_default();
     if let Some(key) = message.strip_prefix(MISSING).map(|key| key.trim_matches('`')) {
         let advice = field(&found.child(key).name()).map(|field| format!("; add {key} = {}", field.example));
         return format!("missing field `{key}`{}", advice.unwrap_or_default());
     }
-    // Of a known field, this is a date, which the parser reads as a table with a field that no file has.
+    // If the field is known, the value is a date, which the parser reads as a table with a field that no file has.
     if message.starts_with("unknown field ") && field(&found.name()).is_none() {
         return renamed(&found.name()).unwrap_or_else(|| with_nearest(message));
     }
@@ -72,7 +72,7 @@ pub(crate) fn reworded(text: &str, file: &DeTable<'_>, at: &Range<usize>, messag
     }
 }
 
-/// Rewords the parser's `message` on a table that only the program knows: without the value, which may be a secret.
+/// Rewords the parser's `message` on a table that only the program knows, without the value, which may be a secret.
 /// `path` leads from the table to the field.
 pub(crate) fn of_store(path: &[String], message: &str) -> String {
     if let Some(key) = message.strip_prefix(MISSING) {
@@ -85,7 +85,7 @@ pub(crate) fn of_store(path: &[String], message: &str) -> String {
     format!("{}: write {expected}", path.join("."))
 }
 
-/// Names the field that replaces a field of earlier versions.
+/// Names the field that replaces a field from earlier versions.
 fn renamed(name: &str) -> Option<String> {
     let (old, new) = RENAMED.iter().find(|(old, _)| *old == name)?;
     let old = old.rsplit('.').next().unwrap_or(old);
@@ -96,7 +96,7 @@ fn renamed(name: &str) -> Option<String> {
 fn with_nearest(message: &str) -> String {
     let Some((unknown, all)) = message.rsplit_once(", expected ") else { return message.to_owned() };
     let typed = unknown.split('`').nth(1).unwrap_or_default();
-    // A long key would make a large table, and is like no field.
+    // A long key would make a large table, and is not similar to any field.
     let fields = all.split('`').skip(1).step_by(2).filter(|field| typed.len() < 2 * field.len());
     // With more than one mistake in three characters, this would be a guess.
     let near = fields.map(|field| (edits(typed, field), field)).filter(|(edits, field)| edits * 3 <= field.len());
@@ -109,7 +109,7 @@ fn with_nearest(message: &str) -> String {
 /// Counts the characters to insert, remove, replace or swap with the next one, to turn one word into the other.
 fn edits(from: &str, to: &str) -> usize {
     let (from, to) = (from.as_bytes(), to.as_bytes());
-    // Of each prefix of the one to each prefix of the other.
+    // The table has the distance from each prefix of `from` to each prefix of `to`.
     let mut table = vec![vec![0; to.len() + 1]; from.len() + 1];
     for (i, j) in (0..=from.len()).flat_map(|i| (0..=to.len()).map(move |j| (i, j))) {
         table[i][j] = if i == 0 || j == 0 {
@@ -146,19 +146,19 @@ impl<'a> FoundValue<'a> {
         child
     }
 
-    /// Returns the innermost field that a file may have: its value may be a table with keys of its own.
+    /// Returns the innermost field that the format knows, because its value may be a table with the file's own keys.
     fn known(mut self) -> Self {
         while !self.path.is_empty() && field(&self.name()).is_none() {
             self.path.pop();
-            // Nothing is shown of a whole table.
+            // A whole table is not shown.
             self.at = 0..0;
         }
         self
     }
 
-    /// Returns the last key, prefixed by its table's: a table means the same wherever it is.
+    /// Returns the last key, prefixed by its table's, because a table has one meaning wherever it is.
     fn name(&self) -> String {
-        // The table of a key that the file chose has the name of its kind.
+        // If the file chose a table's key, the table is named after its kind.
         if let [.., table, map, _, key] = self.path[..] {
             if let Some(KeyKind::MapOf(kind)) = field(&format!("{table}.{map}")).map(|field| field.kind) {
                 return format!("{kind}.{key}");
@@ -190,7 +190,7 @@ fn find<'a>(table: &'a DeTable<'_>, at: &Range<usize>) -> Option<FoundValue<'a>>
     })
 }
 
-/// Finds the innermost field within the value of a key. The path in the result does not have the key itself.
+/// Finds the innermost field within a key's value. The resulting path does not include the key itself.
 fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<FoundValue<'a>> {
     let span = value.span();
     let here = || FoundValue { path: Vec::new(), at: span.clone() };
@@ -198,7 +198,7 @@ fn find_in<'a>(key: &str, value: &'a Spanned<DeValue<'_>>, at: &Range<usize>) ->
         DeValue::Table(table) => find(table, at),
         DeValue::Array(items) => {
             let found = items.iter().find_map(|item| find_in(key, item, at));
-            // In any other list, the list itself is the mistake.
+            // In other lists, the list itself is the mistake.
             found.map(|found| if matches!(key, "route" | "policy") { found } else { here() })
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! `plans`: limits of their own for the keys of some plans, by a key of the request.
+//! `plans`: separate limits for keys on some plans, by a request's key.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use tower_sluice::CalendarWindow;
 use tower_sluice::key::ClientIp;
 use tower_sluice::{Limiter, Policy, Quota};
 
-/// The limits of the plans of a policy.
+/// The limits for a policy's plans.
 pub(crate) enum Plans {
     Quotas(KeyTable<Quota>),
     #[cfg(feature = "calendar")]
@@ -28,7 +28,7 @@ pub(crate) enum Plans {
 }
 
 impl Plans {
-    /// Gives the keys of a policy these limits.
+    /// Sets these limits for a policy's keys.
     pub(crate) fn apply_to(self, policy: Policy) -> Policy {
         match self {
             Self::Quotas(table) => policy.quota_fn(move |head| table.find(head)),
@@ -39,7 +39,7 @@ impl Plans {
     }
 }
 
-/// Reads the plans of a policy that is otherwise valid, and whose budgets are on `store`.
+/// Reads the plans in a policy that is otherwise valid, and whose budgets are on `store`.
 pub(crate) fn read(
     source: &SourceText<'_>,
     raw: &RawPolicy,
@@ -58,7 +58,7 @@ pub(crate) fn read(
         return Err(source.error(&plans.span(), format_args!("plans: {problem}")));
     }
     let RawPlans { by, limits } = plans.get_ref();
-    // What is in flight is not forgiven by the limit of another request.
+    // Another request's limit does not forgive the units in flight.
     if algorithm != AlgorithmName::Concurrency {
         check_keys(raw, by.get_ref().as_slice()).map_err(|problem| source.error(&by.span(), problem))?;
     }
@@ -75,11 +75,11 @@ pub(crate) fn read(
     KeyTable::read(source, by, "limits", limits, client_ip, |name, plan| reader.quota(name, plan)).map(Plans::Quotas)
 }
 
-/// Checks that the plan follows from the key, as far as the names show it: with two quotas in turn, the generous one
-/// forgives a key what the strict one has counted.
+/// Checks that the plan follows from the key, as far as the names show it. If two quotas apply to a key in turn, the
+/// generous one forgives the units that the strict one has counted.
 fn check_keys(raw: &RawPolicy, by: &[String]) -> Result<(), String> {
     let key = raw.key.as_ref().map_or(&[][..], |key| key.get_ref().as_slice());
-    // A key of the program is none of the format.
+    // A program's own key is not in the format.
     if key.is_empty() || KeySpec::parse(key).is_ok_and(|key| key.is_global()) {
         return Err("plans: without a key, requests of all plans share one budget; add a key, such as key = \
                     \"header:x-api-key\", or write a policy for each plan"
@@ -94,7 +94,7 @@ fn check_keys(raw: &RawPolicy, by: &[String]) -> Result<(), String> {
     }
 }
 
-/// Reads the limits of single plans.
+/// Reads single plans' limits.
 struct Reader<'a> {
     source: &'a SourceText<'a>,
     raw: &'a RawPolicy,
@@ -143,20 +143,20 @@ impl Reader<'_> {
         plan.burst.as_ref().map_or(Ok(()), |burst| Err(self.source.error(&burst.span(), problem)))
     }
 
-    /// Checks that the store keeps the limit of a plan, and that the limit admits requests.
+    /// Checks that the store keeps a plan's limit, and that the limit admits requests.
     fn check_rate(&self, name: &str, at: &Spanned<i64>, rate: RateSpec) -> Result<(), ConfigError> {
         self.store.check_fit(self.source, &rate, &at.span())?;
         self.check_cost(name, at, || most_at_once(&store::checked_limiter(rate)))
     }
 
-    /// Checks that a request of the policy's fixed cost ever fits into the limit of a plan.
+    /// Checks that a request with the policy's fixed cost ever fits into a plan's limit.
     fn check_cost(
         &self,
         name: &str,
         at: &Spanned<i64>,
         most_at_once: impl FnOnce() -> Option<u64>,
     ) -> Result<(), ConfigError> {
-        // A cost that is out of its range is a mistake of its own.
+        // A cost that is out of range is a separate mistake.
         let cost = self.raw.cost.as_ref().and_then(|cost| u64::try_from(*cost.get_ref()).ok());
         let Some(cost) = cost.filter(|cost| *cost > 1) else { return Ok(()) };
         let Some(most) = most_at_once().filter(|most| cost > *most) else { return Ok(()) };

@@ -30,7 +30,7 @@ use tower_sluice::limiter::IntoLimiter;
 use tower_sluice::policy::{PolicyError, ResponseHead, ShowKey};
 use tower_sluice::{ChargeOnce, Exemptions, Penalty, Policy};
 
-/// Builds a policy, on `store`, with the exemptions of its route and its own.
+/// Builds a policy on `store`, with its route's exemptions and its own.
 pub(crate) fn build(
     source: &SourceText<'_>,
     raw: &RawPolicy,
@@ -121,7 +121,7 @@ pub(crate) fn build(
     Ok(policy)
 }
 
-/// Where the file has the mistake. Of two fields that exclude each other, the last.
+/// Finds the mistake in the file. If two fields exclude each other, it is the last.
 fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
     match error {
         PolicyError::CostOfZero { .. } | PolicyError::CostAboveBurst { .. } => span_of(&raw.cost),
@@ -130,7 +130,7 @@ fn place(raw: &RawPolicy, error: &PolicyError) -> Option<Range<usize>> {
             let places = [option, other].into_iter().filter_map(|option| place_of(raw, option));
             places.max_by_key(|at| at.start)
         }
-        // The others are mistakes in the name, or of a layer.
+        // Other errors are mistakes in the name, or in a layer.
         _ => None,
     }
 }
@@ -148,7 +148,7 @@ fn is_suspended(raw: &RawPolicy) -> bool {
     raw.suspended.as_ref().is_some_and(|suspended| *suspended.get_ref())
 }
 
-/// Where the file sets an option, by the name of its method. A file has no `cost_fn` and `cost_after`.
+/// Where the file sets an option, by its method's name. A file does not have `cost_fn` and `cost_after`.
 fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     match option {
         "cost" => span_of(&raw.cost),
@@ -167,11 +167,11 @@ fn place_of(raw: &RawPolicy, option: &str) -> Option<Range<usize>> {
     }
 }
 
-/// The message of an error, with the fields of a file in place of methods.
+/// Rewords an error's message, with a file's fields in place of methods.
 fn in_words_of_file(raw: &RawPolicy, error: &PolicyError) -> String {
     let text = error.to_string();
     let PolicyError::Conflict { name, .. } = error else { return text };
-    // The name of the policy stays as it is.
+    // The policy's name stays as it is.
     let (start, rest) = text.split_at(text.find(": ").unwrap_or(name.len()));
     let words = rest.split('`').enumerate().map(|(index, word)| match word {
         _ if index % 2 == 0 => word.to_owned(),
@@ -201,7 +201,7 @@ fn penalty(source: &SourceText<'_>, raw: &RawPenalty) -> Result<Penalty, ConfigE
     if duration(source, "ban", ban)?.is_zero() {
         return Err(source.error(&ban.span(), "ban = \"0s\": the time is 0; write a time such as 10m"));
     }
-    // A ban is kept as the period of a quota.
+    // A ban is kept as a quota's period.
     let first = quota(source, 1, "ban", ban)?.period();
     let penalty = Penalty::new(rejections, first);
     let (factor, up_to) = match (factor, up_to) {
@@ -244,7 +244,7 @@ fn charge_once(source: &SourceText<'_>, raw: &RawChargeOnce) -> Result<ChargeOnc
             format!("header = {:?} is not a header's name; write one such as idempotency-key", header.get_ref());
         source.error(&header.span(), problem)
     })?;
-    // The time is kept as the period of a quota.
+    // The time is kept as a quota's period.
     let within = quota(source, 1, "within", within)?.period();
     let free_retries = number(source, "charge-once.free-retries", free_retries)?;
     let free_retries = u32::try_from(free_retries).expect("in the range");
@@ -300,7 +300,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
         charge_once: _,
         warn_at: _,
         cost: _,
-        // For all algorithms. The store is checked below.
+        // These are for all algorithms. The store is checked below.
         name: _,
         algorithm: _,
         key: _,
@@ -390,7 +390,7 @@ fn limiter(source: &SourceText<'_>, raw: &RawPolicy, store: StoreSpec) -> Result
     store.limiter(source, rate, settings, &at)
 }
 
-/// The algorithm of a policy whose limit is over time and admits requests at once, with a quota.
+/// Returns a policy's algorithm, if its limit is over time and admits requests at once, with a quota.
 pub(crate) fn rate(raw: &RawPolicy, quota: Quota) -> RateSpec {
     let is_staggered = raw.staggered.as_ref().is_some_and(|staggered| *staggered.get_ref());
     match raw.algorithm.value() {
@@ -407,7 +407,7 @@ pub(crate) fn rate(raw: &RawPolicy, quota: Quota) -> RateSpec {
     }
 }
 
-/// The queue of a policy, with a quota.
+/// Returns a policy's queue, with a quota.
 pub(crate) fn queue(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<QueueSpec, ConfigError> {
     Ok(QueueSpec {
         quota,
@@ -416,7 +416,7 @@ pub(crate) fn queue(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> R
     })
 }
 
-/// Delays requests of this process, wherever other policies keep their budgets.
+/// Delays this process's requests, wherever other policies keep their budgets.
 fn slow_down(source: &SourceText<'_>, raw: &RawPolicy, quota: Quota) -> Result<Arc<dyn Limiter>, ConfigError> {
     let free = raw.free.as_ref().map(|free| number(source, "policy.free", free)).transpose()?;
     let step = raw.step.as_ref().map(|step| duration(source, "step", step)).transpose()?;
@@ -493,9 +493,9 @@ fn concurrency(
     store.concurrency(source, concurrency, MemorySettings { max_keys: max_keys(source, raw)?, when_full: None })
 }
 
-/// Reads a limit of requests in flight.
+/// Reads a limit on requests in flight.
 pub(crate) fn in_flight(source: &SourceText<'_>, limit: &Spanned<i64>, store: &StoreSpec) -> Result<u64, ConfigError> {
-    // On a server, the same maximum as any quota.
+    // On a server, the maximum is that for any quota.
     let most = if store.is_memory() { MOST_IN_FLIGHT } else { Quota::MAX_UNITS };
     number_in(source, "limit", 1..=most, limit)
 }
@@ -514,16 +514,16 @@ fn lease(source: &SourceText<'_>, lease: &Spanned<String>, store: &StoreSpec) ->
     Err(source.error(&lease.span(), problem))
 }
 
-/// The limits of [`Overload::new`].
+/// The limits in [`Overload::new`].
 const DEFAULT_LIMITS: RangeInclusive<u64> = 2..=1_024;
 
 /// See [`SharedConcurrency::lease`](tower_sluice::SharedConcurrency::lease).
 const LEASES: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(3_600);
 
-/// How many characters of a key `track-offenders = "prefix"` shows.
+/// How many of a key's characters `track-offenders = "prefix"` shows.
 const SHOWN_CHARACTERS: usize = 6;
 
-/// Parses `charge-when`: a predicate for responses with one of these statuses. The status of a gRPC call is translated.
+/// Parses `charge-when`: a predicate for responses with one of these statuses. A gRPC call's status is translated.
 fn charged(
     source: &SourceText<'_>,
     statuses: &Spanned<Vec<i64>>,
@@ -541,7 +541,7 @@ fn charged(
     Ok(move |response: &ResponseHead<'_>| statuses.contains(&response.translated_status().as_u16().into()))
 }
 
-/// Parses the budget of `exempt-preflights`.
+/// Parses the budget in `exempt-preflights`.
 pub(crate) fn budget(source: &SourceText<'_>, raw: &RawBudget) -> Result<Quota, ConfigError> {
     let quota = quota(source, number(source, "exempt-preflights.limit", &raw.limit)?, "per", &raw.per)?;
     let burst = raw.burst.as_ref().map(|burst| number(source, "exempt-preflights.burst", burst)).transpose()?;

@@ -1,4 +1,4 @@
-//! `priority` and `weight`: the class of a request and the weight of its key, by a key of the request.
+//! `priority` and `weight`: a request's class and its key's weight, by a request's key.
 
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU32;
@@ -15,7 +15,7 @@ use tower_sluice::RequestHead;
 use tower_sluice::key::{ClientIp, KeyExtractor, key_of_text};
 use tower_sluice::limiter::Priority;
 
-/// Parses `priority`: a function that finds the class of a request.
+/// Parses `priority`: a function that finds a request's class.
 pub(crate) fn priority(
     source: &SourceText<'_>,
     raw: &RawPriority,
@@ -27,7 +27,7 @@ pub(crate) fn priority(
     Ok(move |head: &RequestHead<'_>| table.find(head).unwrap_or(default))
 }
 
-/// Parses `weight`: a function that finds the weight of the key of a request.
+/// Parses `weight`: a function that finds the weight of a request's key.
 pub(crate) fn weight(
     source: &SourceText<'_>,
     raw: &RawWeight,
@@ -43,14 +43,14 @@ pub(crate) fn weight(
     Ok(move |head: &RequestHead<'_>| table.find(head).unwrap_or(default))
 }
 
-/// Values by the key of a request, which is read as in the `key` of a policy.
+/// Values by a request's key, which is read as in a policy's `key`.
 pub(crate) struct KeyTable<T> {
     by: Box<dyn KeyExtractor>,
     values: HashMap<PartitionKey, T>,
 }
 
 impl<T: Clone> KeyTable<T> {
-    /// `value_of` reads the value of a name.
+    /// `value_of` reads a name's value.
     pub(crate) fn read<R>(
         source: &SourceText<'_>,
         by: &Spanned<OneOrMany>,
@@ -78,7 +78,7 @@ impl<T: Clone> KeyTable<T> {
         Ok(Self { by: by_key, values: table })
     }
 
-    /// The value of the key of a request; `None` if the request has no key, or one that is not listed.
+    /// Returns the value for a request's key, if the request has a key that is listed.
     pub(crate) fn find(&self, head: &RequestHead<'_>) -> Option<T> {
         self.values.get(&self.by.extract(head).ok()?).cloned()
     }
@@ -92,7 +92,7 @@ mod tests {
     use crate::Config;
     use tower_sluice::key::User;
 
-    /// Reads a value of these members, and applies it to requests with this plan, user and path.
+    /// Reads a value with these members, and applies it to requests with this plan, user and path.
     fn read<R: serde::de::DeserializeOwned>(members: &str) -> R {
         toml::from_str(members).unwrap()
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_class_is_that_of_the_key() {
+    fn keys_have_their_class() {
         let source = SourceText::new("f.toml", "");
         let by_plan: RawPriority =
             read("by = \"header:x-plan\"\ndefault = \"low\"\nclasses = { gold = \"high\", free = \"normal\" }");
@@ -116,7 +116,7 @@ mod tests {
         for (plan, class) in [
             (&["gold"][..], Priority::High),
             (&["free"], Priority::Normal),
-            // Not listed, missing, and ambiguous: a client cannot add another class to the one that a proxy sets.
+            // Not listed, missing, or ambiguous: a client cannot add another class to the class that a proxy sets.
             (&["Gold"], Priority::Low),
             (&[], Priority::Low),
             (&["free", "gold"], Priority::Low),
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(both(&RequestHead::from(&request(&["gold"], "bob"))), Priority::Normal);
     }
 
-    /// All clients share the key of a path, and it is another one for each path.
+    /// All clients share a path's key, and each path has a different one.
     #[test]
     fn a_path_has_a_class() {
         let source = SourceText::new("f.toml", "");
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weight_is_that_of_the_key() {
+    fn keys_have_their_weight() {
         let source = SourceText::new("f.toml", "");
         let by_user: RawWeight = read("by = \"user\"\nweights = { alice = 10 }\ndefault = 2");
         let by_user = weight(&source, &by_user, &ClientIp::peer()).unwrap();
@@ -148,9 +148,9 @@ mod tests {
         assert_eq!([of("alice"), of("bob")], [10, 2]);
     }
 
-    /// The classes of a file are replaced with the file.
+    /// A file's classes are replaced with the file.
     #[test]
-    fn a_changed_file_changes_classes_and_limits() {
+    fn edits_change_classes_and_limits() {
         let file = |class: &str, most: u64| {
             format!(
                 "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"overload\"\nlimits = [4, {most}]\n\

@@ -1,6 +1,6 @@
-//! `ConfigReader::problems`: all mistakes of a file.
+//! `ConfigReader::problems`: all mistakes in a file.
 //!
-//! The parser stops at the first mistake. So each table is read by itself, and again without a field that is wrong.
+//! The parser stops at the first mistake. So each table is read by itself, and again without each wrong field.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,7 +22,7 @@ use super::{
 };
 use tower_sluice::key::ClientIp;
 
-/// After so many mistakes, reading stops.
+/// Reading stops after this many mistakes.
 const MOST: usize = 1_000;
 
 /// Stands for the path of a route that has none.
@@ -51,7 +51,7 @@ struct Finder<'a, 't> {
 }
 
 impl<'t> Finder<'_, 't> {
-    /// Adds the mistake of a result. Returns its value, if it has one.
+    /// Adds a result's mistake, or returns its value.
     fn note<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
         result.map_err(|error| self.problems.push(error)).ok()
     }
@@ -81,7 +81,7 @@ impl<'t> Finder<'_, 't> {
             stores: &stores,
         };
         let routes = take_tables(&mut file, "route");
-        // What is left is unknown, or a route that is no list of tables.
+        // The remaining fields are unknown, or a route that is not a list of tables.
         self.read::<RawConfig>(Spanned::new(0..0, DeValue::Table(file)));
         match routes {
             Some(routes) => self.read_routes(routes, &shared),
@@ -136,7 +136,7 @@ impl<'t> Finder<'_, 't> {
         self.read(value)
     }
 
-    /// Reads a table, again and again without the field that is wrong. Returns it if it has no mistake.
+    /// Reads a table, repeatedly, without each field that is wrong. Returns it if it has no mistake.
     fn read<T: DeserializeOwned>(&mut self, mut value: Spanned<DeValue<'t>>) -> Option<T> {
         let mut removed: Vec<Vec<String>> = Vec::new();
         loop {
@@ -162,8 +162,8 @@ impl<'t> Finder<'_, 't> {
         }
     }
 
-    /// Adds the numbers and times of a table that are out of their range, by the format alone. `begin` is the index of
-    /// the first mistake of the same table: a line that has a mistake already is left out.
+    /// Adds a table's numbers and times that are out of range, by the format alone. `begin` is the index of the table's
+    /// first mistake, because a line that has a mistake already is left out.
     fn check_values(&mut self, table: &str, value: &DeValue<'_>, begin: usize) {
         let Some(entries) = value.as_table() else { return };
         for (key, value) in entries {
@@ -174,7 +174,7 @@ impl<'t> Finder<'_, 't> {
                     let Ok(number) = i64::from_str_radix(number.as_str(), number.radix()) else { continue };
                     number_in(self.source, &name, least..=most, &Spanned::new(value.span(), number)).map(drop)
                 }
-                // Words of the calendar are times, too.
+                // Calendar words are times, too.
                 (KeyKind::Time, DeValue::String(text)) if !matches!(&**text, "day" | "week" | "month") => {
                     duration(self.source, key.get_ref(), &Spanned::new(value.span(), text.to_string())).map(drop)
                 }

@@ -43,7 +43,7 @@ use tower_sluice::time::Clock;
 /// # }
 /// ```
 ///
-/// It is not `Send`, since the closure for [`layers`](Self::layers) need not be: parse on the thread that made it.
+/// It is not `Send`, since the closure for [`layers`](Self::layers) need not be. Parse on the thread that made it.
 #[must_use]
 pub struct ConfigReader {
     pub(crate) redis: Option<Arc<dyn Store>>,
@@ -69,14 +69,14 @@ impl ConfigReader {
     /// Keeps all policies without `store = "memory"` on this Redis, whether or not the file has a `[redis]`:
     /// `tower_sluice_redis::file::limiters` makes it.
     ///
-    /// A `[redis]` in the file is not used, but still opened first, without connecting: if its settings are wrong, the
+    /// A `[redis]` in the file is not used, but still opened first, without connecting. If its settings are wrong, the
     /// file is rejected.
     pub fn redis(self, redis: Arc<dyn Store>) -> Self {
         Self { redis: Some(redis), ..self }
     }
 
-    /// Lets files have stores of this kind, in tables `[store.NAME]`. `open` makes the store of a table, without a
-    /// connection. A second call for the same kind replaces the first.
+    /// Lets files have stores of this kind, in tables `[store.NAME]`. `open` makes a table's store, without a
+    /// connection. A second call for this kind replaces the first.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -137,16 +137,16 @@ impl ConfigReader {
         self
     }
 
-    /// Prepares a replay: the layers then decide on requests of the past, such as those of an access log.
+    /// Prepares a replay: the layers then decide on past requests, such as those in an access log.
     ///
     /// - All policies are in memory. `[redis]` and `[store]` are not opened.
-    /// - Budgets, bans, debts and the records of `charge-once` follow `clock`, such as a
-    ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so that
-    ///   windows begin at the same instants as in the file's program. Queues and the algorithms `slow-down` and
-    ///   `overload` follow tokio's clock: pause it, and advance both clocks together.
-    /// - The key `client-ip` is the address of the peer, whatever `[client-ip]` says, in networks of its `ipv6-prefix`:
-    ///   a log has the address of the client, and not of the proxies.
-    /// - The budget of `exempt-preflights` follows the system's clock.
+    /// - Budgets, bans, debts and the records for `charge-once` follow `clock`, such as a
+    ///   [`ManualClock`](tower_sluice::time::ManualClock). Its timestamps count from the Unix epoch, so windows begin
+    ///   at the same instants as in the file's program. Queues and the algorithms `slow-down` and `overload` follow
+    ///   tokio's clock: pause it, and advance both clocks together.
+    /// - The key `client-ip` is the peer's address, whatever `[client-ip]` says, in networks of its `ipv6-prefix`,
+    ///   because a log has the client's address, and not the proxies'.
+    /// - The budget for `exempt-preflights` follows the system's clock.
     ///
     /// ```
     /// use tower_sluice_config::Config;
@@ -171,16 +171,14 @@ impl ConfigReader {
         Self { replay: Some(ReplayClock(Arc::new(clock))), ..self }
     }
 
-    /// Sets up the layer of each route that has a policy, after the settings of the file. A second call replaces the
-    /// first.
+    /// Sets up the layer for each route that has a policy, after the file's settings. A second call replaces the first.
     pub fn layers(self, set_up: impl Fn(RateLimitLayerBuilder) -> RateLimitLayerBuilder + 'static) -> Self {
         Self { set_up: Box::new(set_up), ..self }
     }
 
-    /// Lets policies have keys of your own: `key = "tenant"`. `custom` gets the name of the policy and what it has for
-    /// `key`, as a list, and returns the extractor; `None` for a key of the format, such as `client-ip`; and the error,
-    /// with its cure, for a key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces
-    /// the first.
+    /// Lets policies have your own keys: `key = "tenant"`. `custom` gets the policy's name and its `key`, as a list,
+    /// and returns the extractor, `None` for a key in the format, such as `client-ip`, or the error, with its cure, for
+    /// a key that is wrong. A later [`change`](Config::change) asks it, too. A second call replaces the first.
     ///
     /// ```
     /// use tower_sluice::PartitionKey;
@@ -225,9 +223,9 @@ impl ConfigReader {
         Config::read(file, text, self)
     }
 
-    /// Opens the store of a file without routes, for a program whose policies are in code, such as those with a quota
-    /// [per customer](tower_sluice::Policy::quota_fn): the file has one `[store.NAME]`, or `[redis]`, and nothing else.
-    /// From an empty file, it is the [memory](super::store::memory) of this process. No connection is made.
+    /// Opens the store in a file without routes, for a program whose policies are in code, such as those with a quota
+    /// [per customer](tower_sluice::Policy::quota_fn). The file has one `[store.NAME]`, or `[redis]`, and nothing else.
+    /// From an empty file, it is this process's [memory](super::store::memory). No connection is made.
     ///
     /// ```
     /// use tower_sluice::{Policy, Quota, SlidingWindow};
@@ -249,17 +247,17 @@ impl ConfigReader {
     ///
     /// # Errors
     ///
-    /// If the file has a mistake, several stores, or something else than a store.
+    /// If the file has a mistake, has several stores, or has anything else than a store.
     pub fn open_store(self, file: &str, text: &str) -> Result<Arc<dyn Store>, ConfigError> {
         Stores::open_only(&SourceText::new(file, text), self.redis, &self.kinds)
     }
 
-    /// Returns the mistakes of a file in the order of their lines, for a program that checks files. There is none if
-    /// and only if [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
+    /// Returns a file's mistakes, sorted by line, for a program that checks files. The list is empty if and only if
+    /// [`parse`](Self::parse) reads the file. No budget is made, so a check takes little memory.
     ///
-    /// If the text is not TOML, that is the only mistake. Otherwise these are all fields that are unknown, missing, or
-    /// of the wrong type or range, and of the tables without such fields the first mistake of each: of a policy, of the
-    /// other settings of a route, and of `[client-ip]`, `[redis]`, `[snapshot]` and `[response]`. Reading stops after a
+    /// If the text is not TOML, that is the only mistake. Otherwise, the list has all fields that are unknown, missing,
+    /// or have the wrong type or range. From each table without such fields, it has the first mistake: in a policy, in
+    /// a route's other settings, and in `[client-ip]`, `[redis]`, `[snapshot]` and `[response]`. Reading stops after a
     /// thousand.
     ///
     /// ```

@@ -13,7 +13,7 @@ use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
 use tower_sluice::layer::RateLimitLayerBuilder;
 use tower_sluice::rejection::RejectionFormat;
 
-/// The responses that clients get; where a setting is absent, the layer's default holds.
+/// The responses that clients get. If a setting is absent, the layer's default holds.
 #[derive(Clone, Copy, Default)]
 #[cfg_attr(test, derive(Debug, PartialEq))]
 pub(crate) struct ResponseSettings {

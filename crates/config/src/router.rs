@@ -1,4 +1,4 @@
-//! `Config::router`: the limits of a file around the handlers of an axum app.
+//! `Config::router`: a file's limits around an axum app's handlers.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use axum::routing::MethodRouter;
 use super::{Config, ConfigError, Route, without_parameter_names};
 
 impl Config {
-    /// Makes a router of these handlers, each with the limits that the file has for its path, if any. Names of
-    /// parameters may differ: `/users/{id}` is `/users/{name}` of the file.
+    /// Makes a router from these handlers, each with the file's limits for its path, if any. Parameter names may
+    /// differ: `/users/{id}` is `/users/{name}` in the file.
     ///
     /// ```no_run
     /// use std::net::SocketAddr;
@@ -33,12 +33,12 @@ impl Config {
     /// ```
     ///
     /// Keep the [`Config`] to [change](Self::change) the limits while the router runs, and to [close](Self::close) its
-    /// queues. For routes with handlers of other types (nested services, say), mount their [layers](Route::layer).
+    /// queues. For routes with other handler types (nested services, say), mount their [layers](Route::layer).
     ///
     /// # Errors
     ///
-    /// If a path of the file has no handler, so that a misspelled path does not leave its handler unlimited. The error
-    /// has the line, and the paths of the handlers.
+    /// If a path in the file has no handler, so that a misspelled path does not leave its handler unlimited. The error
+    /// has the line, and the handlers' paths.
     ///
     /// # Panics
     ///

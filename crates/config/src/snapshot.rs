@@ -10,12 +10,12 @@ use super::value::duration;
 use super::{Config, Route};
 use tower_sluice::snapshot::Snapshots;
 
-/// A shorter pause would leave the disk no rest.
+/// The shortest pause between snapshots, so that the disk gets some rest.
 const LEAST: Duration = Duration::from_millis(100);
 
 const DEFAULT: Duration = Duration::from_secs(10);
 
-/// The `[snapshot]` of a configuration.
+/// A configuration's `[snapshot]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SnapshotFile {
     path: PathBuf,
@@ -42,7 +42,7 @@ impl SnapshotFile {
         Ok(Self { path: raw.path.into_inner().into(), every })
     }
 
-    /// The path of the file.
+    /// Returns the file's path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -56,15 +56,14 @@ impl SnapshotFile {
 }
 
 impl Config {
-    /// Returns the `[snapshot]` of the file, if it has one. The program writes it: [`snapshots`](Self::snapshots) shows
+    /// Returns the file's `[snapshot]`, if it has one. Your program writes it: [`snapshots`](Self::snapshots) shows
     /// how.
     #[must_use]
     pub const fn snapshot(&self) -> Option<&SnapshotFile> {
         self.snapshot.as_ref()
     }
 
-    /// Returns the snapshots of all routes, each by its first path. They stay those of the routes after a
-    /// [change](Self::change).
+    /// Returns the snapshots for all routes, each by its first path. They stay valid after a [change](Self::change).
     ///
     /// ```
     /// use tower_sluice_config::Config;

@@ -1,4 +1,4 @@
-//! The text of a configuration, which gives errors their file and line.
+//! A configuration's text, which gives errors their file and line.
 
 use std::fmt;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl<'a> SourceText<'a> {
         self.error(&error.span().unwrap_or(0..0), error.message())
     }
 
-    /// The error of a table or value that is not of the format. `file` is the whole of the text.
+    /// The error for a table or value that does not follow the format. `file` is the whole text.
     pub(crate) fn type_error(&self, file: &DeTable<'_>, error: &Error) -> ConfigError {
         let at = error.span().unwrap_or(0..0);
         self.error(&at, parser_errors::reworded(self.text, file, &at, error.message()))

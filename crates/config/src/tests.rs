@@ -1,4 +1,4 @@
-//! How single values of a file are read, and the errors for values that cannot be read.
+//! How single values in a file are read, and the errors for values that cannot be read.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn value_of<T: serde::de::DeserializeOwned>(value: &str) -> (String, toml::Spann
 }
 
 #[test]
-fn a_number_is_read_within_its_range_and_else_rejected_with_its_line() {
+fn numbers_are_checked_against_their_range() {
     for (text, expected) in [("1", Some(1)), ("100", Some(100)), ("0", None), ("101", None), ("-1", None)] {
         let (file, value) = value_of::<i64>(text);
         let read = number_in(&SourceText::new("f.toml", &file), "hops", 1..=100, &value);
@@ -55,7 +55,7 @@ fn a_time_has_a_unit() {
 }
 
 #[test]
-fn an_error_has_a_file_a_line_and_a_problem() {
+fn errors_have_file_line_and_problem() {
     let error = Config::parse("f.toml", "# A comment.\n[[route]]\npath = \"a\"\n").unwrap_err();
     let problem = "path `a` must begin with a slash; write \"/a\"";
     assert_eq!((error.file(), error.line(), error.problem()), ("f.toml", 3, problem));
@@ -64,14 +64,14 @@ fn an_error_has_a_file_a_line_and_a_problem() {
 }
 
 #[test]
-fn a_position_is_on_the_line_that_it_is_in() {
+fn positions_are_found_on_their_line() {
     let source = SourceText::new("f.toml", "a\n\nbc\n");
     let lines: Vec<_> = (0..=6).map(|at| source.line(&(at..at))).collect();
     assert_eq!(lines, [1, 1, 2, 3, 3, 3, 4]);
 }
 
 #[test]
-fn a_key_is_one_name_or_a_list_of_names() {
+fn keys_are_names_or_lists() {
     let parse = |names: &[&str]| KeySpec::parse(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
     for names in [
         &["global"][..],
@@ -96,9 +96,9 @@ fn a_key_is_one_name_or_a_list_of_names() {
     }
 }
 
-/// `Peer` was taken for a header of that name, which any client could send.
+/// `Peer` was taken for a header with that name, which any client could send.
 #[test]
-fn the_source_of_the_client_is_named_in_any_case() {
+fn client_sources_ignore_case() {
     let read = |lines: &str| {
         let text = format!("[client-ip]\n{lines}\n[[route]]\npath = \"/\"\n");
         let config = Config::parse("f.toml", &text).map_err(|error| error.to_string())?;
@@ -120,7 +120,7 @@ fn the_source_of_the_client_is_named_in_any_case() {
 }
 
 #[test]
-fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
+fn routes_inherit_unset_response_settings() {
     let response = |text: &str| {
         let (file, raw) = value_of::<RawResponse>(text);
         ResponseSettings::parse(&SourceText::new("f.toml", &file), raw.get_ref()).unwrap()
@@ -131,8 +131,9 @@ fn a_route_takes_from_the_general_answer_what_it_does_not_set() {
     assert_eq!(own.or(general), both);
 }
 
+/// The remaining quota is advertised always, on rejections, below a share, or never.
 #[test]
-fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
+fn advertise_is_parsed() {
     let parse = |text: &str| {
         let (file, raw) = value_of::<RawResponse>(&format!("{{ advertise = \"{text}\" }}"));
         ResponseSettings::parse(&SourceText::new("f.toml", &file), raw.get_ref()).map_err(|error| error.to_string())
@@ -146,7 +147,7 @@ fn how_much_is_left_is_advertised_always_never_or_below_a_share() {
 }
 
 #[test]
-fn a_path_has_literal_segments_or_whole_parameters() {
+fn paths_have_literals_or_whole_parameters() {
     for path in ["/", "/a", "/a/{id}/b", "/caf%C3%A9", "/v1.0/~me@home", "/a//b"] {
         assert_eq!(check_path(path), Ok(()), "{path}");
     }
@@ -156,7 +157,7 @@ fn a_path_has_literal_segments_or_whole_parameters() {
 }
 
 #[test]
-fn paths_that_differ_in_names_of_parameters_are_the_same() {
+fn parameter_names_do_not_distinguish_paths() {
     assert_eq!(without_parameter_names("/a/{id}/b"), without_parameter_names("/a/{name}/b"));
     assert_ne!(without_parameter_names("/a/{id}/b"), without_parameter_names("/a/{id}/c"));
     assert_ne!(without_parameter_names("/a/{id}"), without_parameter_names("/a/id"));

@@ -12,7 +12,7 @@ use super::source::SourceText;
 use tower_sluice::Quota;
 use tower_sluice::internal::span;
 
-/// Reads a number in the range that the format has for a key, such as `policy.cost`.
+/// Reads a number in the format's range for a key, such as `policy.cost`.
 pub(crate) fn number(source: &SourceText<'_>, key: &str, value: &Spanned<i64>) -> Result<u64, ConfigError> {
     let Some(KeyKind::Number(least, most)) = format::field(key).map(|field| field.kind) else {
         unreachable!("the format has the number {key}")
@@ -20,7 +20,7 @@ pub(crate) fn number(source: &SourceText<'_>, key: &str, value: &Spanned<i64>) -
     number_in(source, key, least..=most, value)
 }
 
-/// The same, as the size of something in memory.
+/// Reads a number, as [`number`] does, as a size in memory.
 pub(crate) fn size(source: &SourceText<'_>, key: &str, value: &Spanned<i64>) -> Result<usize, ConfigError> {
     Ok(usize::try_from(number(source, key, value)?).unwrap_or(usize::MAX))
 }
@@ -51,7 +51,7 @@ pub(crate) fn duration(
     })
 }
 
-/// Reads the period of a quota, from `field`.
+/// Reads a quota's period, from `field`.
 pub(crate) fn quota(
     source: &SourceText<'_>,
     limit: u64,

@@ -1,4 +1,4 @@
-//! [`DynamoBackend`]: the transitions of one limiter, as requests to DynamoDB.
+//! [`DynamoBackend`]: one limiter's transitions, as requests to DynamoDB.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::items::standing::{self, Stamped};
 use crate::items::{BadItem, Charge, Kept, Moment, Plan, quota_name};
 use crate::table::{Item, Table, Write, Written};
 
-/// The keys of one limiter on DynamoDB.
+/// One limiter's keys on DynamoDB.
 #[derive(Debug)]
 pub struct DynamoBackend {
     dynamo: Dynamo,
@@ -28,20 +28,20 @@ pub struct DynamoBackend {
     counts: Arc<Counts>,
 }
 
-/// What it has counted since it was made.
+/// Counters since the backend was made.
 #[derive(Debug, Default)]
 struct Counts {
     conversions: AtomicU64,
     lost: AtomicU64,
 }
 
-/// One key of a limiter, with all that a request needs to outlive its caller.
+/// One key of a limiter, owning everything that a request needs to outlive its caller.
 struct KeyItem<A> {
     table: Table,
     hints: Arc<Hints>,
     counts: Arc<Counts>,
     algorithm: A,
-    /// What the key of the item begins with: the limiter and the tag.
+    /// The beginning of the item's key: the limiter and the tag.
     prefix: String,
 }
 
@@ -66,7 +66,7 @@ impl<A: Kept> KeyItem<A> {
         Moment { now: self.table.now(), error: self.table.clock_error }
     }
 
-    /// The key of the item at that time.
+    /// The item's key at that time.
     fn key(&self, now: Timestamp) -> String {
         format!("{}{}", self.prefix, self.algorithm.suffix(now))
     }
@@ -76,7 +76,7 @@ impl<A: Kept> KeyItem<A> {
         self.table.write(key, standing::unless_any(write)).await
     }
 
-    /// The standing of an item, in force or not.
+    /// An item's standing, in force or not.
     fn stamped(&self, key: &str, item: Option<&Item>) -> Result<Option<Stamped>, DynamoFault> {
         Ok(item.map(standing::read).transpose().map_err(|bad| bad_item(key, bad))?.flatten())
     }
@@ -91,7 +91,8 @@ impl<A: Kept> KeyItem<A> {
         Ok(Some(Applied { now: at.now, old, standing, kept: None, charged: 0 }))
     }
 
-    /// As [`in_force`](Self::in_force). Takes a standing that is over off the item, and off `item`.
+    /// Like [`in_force`](Self::in_force), but if the standing is over, removes it from the table's item and from
+    /// `item`.
     async fn in_force_or_over(
         &self,
         key: &str,
@@ -140,11 +141,11 @@ impl<A: Kept> KeyItem<A> {
         let charge = Charge { at: self.moment(), cost, count };
         let key = self.key(charge.at.now);
         let hint = self.hints.get(&key);
-        // A clock that may be wrong writes nothing: the answer to a read shows whether it is right.
+        // A clock that may be wrong writes nothing, because the answer to a read shows whether it is right.
         let mut plan = if self.table.clock_check.is_right() { self.algorithm.guess(hint, charge) } else { Plan::Read };
         let mut item = None;
-        // Whether the item was seen as it was a moment ago. If a write does not apply then, another process has written
-        // meanwhile, and so made progress.
+        // Whether we have just read the item. If a write does not apply then, another process has written meanwhile,
+        // and so made progress.
         let mut is_seen = false;
         let charged = loop {
             item = match plan {
@@ -180,7 +181,7 @@ impl<A: Kept> KeyItem<A> {
         Ok(Applied { now: charge.at.now, old, standing: Standing::default(), kept: None, charged })
     }
 
-    /// Reads the state as it counts under the quota by which it was written.
+    /// Reads the state, converted from the quota by which it was written.
     async fn read(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let key = self.key(at.now);
@@ -203,16 +204,16 @@ impl<A: Kept> KeyItem<A> {
     async fn reset(&self) -> Result<Applied<A::State>, DynamoFault> {
         let at = self.moment();
         let item = self.table.delete(&self.key(at.now)).await?;
-        // Also if the item cannot be read.
+        // An item that cannot be read is reset, too.
         let before = item.as_ref().and_then(|item| standing::read(item).ok().flatten()).unwrap_or_default();
         let since = before.next_since(at.now);
         self.clear_later(at.now, since, before.standing.expires()).await?;
         Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
-    /// Deletes the items of later windows with a standing from before `since`, which lasts `until` then or, if the
-    /// item of the next window says so, for longer: a call that lifted it from the present item may have failed
-    /// before it got any further.
+    /// Deletes the items of later windows whose standing is from before `since`. A standing lasts `until` then or, if
+    /// the next window's item says so, for longer, because a call that lifted it from the present item may have failed
+    /// before it reached the later ones.
     async fn clear_later(&self, now: Timestamp, since: Timestamp, until: Timestamp) -> Result<(), DynamoFault> {
         let Some(next) = self.algorithm.item_ends(now).map(|end| self.key(end)) else { return Ok(()) };
         let item = self.table.read(&next).await?;
@@ -221,8 +222,8 @@ impl<A: Kept> KeyItem<A> {
         self.table.delete_each(self.keys(&later), &standing::is_from_before(since)).await
     }
 
-    /// The beginnings of the windows after the present one, up to that which begins when a standing is over, of a key
-    /// with an item for each window. At most [`MOST_ITEMS`], with the present one.
+    /// For a key with an item per window: when each later window begins, up to the one that begins when a standing is
+    /// over. At most [`MOST_ITEMS`] with the present window.
     fn later_windows(&self, now: Timestamp, until: Timestamp) -> Vec<Timestamp> {
         let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
         std::iter::successors(next(&now), next).take(MOST_ITEMS - 1).collect()
@@ -237,7 +238,7 @@ impl<A: Kept> KeyItem<A> {
         Standing { banned_until, allowed_until, ..standing }
     }
 
-    /// The write of a standing and a state into the item of a key at that time.
+    /// Writes a standing and a state into the key's item at that time.
     fn put(&self, state: Option<A::State>, at: Moment, stamped: Option<Stamped>) -> Write {
         let standing = stamped.unwrap_or_default().standing;
         let put = self.algorithm.put(state.as_ref(), at.with_debt(standing));
@@ -245,13 +246,13 @@ impl<A: Kept> KeyItem<A> {
         standing::with(put, stamped, at.expiry(needed))
     }
 
-    /// Changes the standing of a key, and its state with it, in the present item and then in those of later windows.
+    /// Changes a key's standing together with its state: first in the present item, then in the items of later windows.
     async fn change(
         &self,
         change: impl Fn(Standing, Option<A::State>, Timestamp) -> (Standing, Option<A::State>),
         mut attempts: Attempts,
     ) -> Result<Applied<A::State>, DynamoFault> {
-        // The beginning of the window in which the key has gone on meanwhile.
+        // When the window began in which the key has gone on meanwhile.
         let mut begun = Timestamp::ZERO;
         loop {
             let at = self.moment();
@@ -288,8 +289,9 @@ impl<A: Kept> KeyItem<A> {
         }
     }
 
-    /// Copies a standing and a state into the items of later windows. Returns `false` if it must be changed once more,
-    /// in the next window: by a clock that is a little ahead, another process has changed it there meanwhile.
+    /// Copies a standing and a state into the items of later windows. Returns `false` if the caller must change the
+    /// standing again, in the next window, because another process, whose clock is a little ahead, has changed it there
+    /// meanwhile.
     async fn copy(
         &self,
         at: Moment,
@@ -306,7 +308,7 @@ impl<A: Kept> KeyItem<A> {
         };
         let mut writes: Vec<_> = copied.iter().rev().map(write).collect();
         self.table.delete_each(self.keys(&cleared), &standing::is_from_before(since)).await?;
-        // That of the next window is the last one, so that a process for which it has begun finds all or nothing.
+        // The next window's item is written last, so that a process for which it has begun finds all or nothing.
         let Some((first, write)) = writes.pop() else { return Ok(true) };
         self.table.write_each(writes.into_iter()).await?;
         let is_written = matches!(self.table.write(&first, write).await?, Written::Applied(_));
@@ -314,7 +316,8 @@ impl<A: Kept> KeyItem<A> {
         let present = self.stamped(&key, self.table.read(&key).await?.as_ref())?;
         let is_present = present.is_some_and(|present| present.since == since);
         if !is_present {
-            // Another process has changed it meanwhile. What it has removed from the later items must not come back.
+            // Another process has changed it meanwhile. A standing that it has removed from the later items must not
+            // come back.
             self.table.delete_each(self.keys(&copied), &standing::is_from(since)).await?;
         }
         Ok(is_written || !is_present)
@@ -333,7 +336,7 @@ impl<A: Kept> KeyItem<A> {
         let at = self.moment();
         let key = self.key(at.now);
         if !self.table.clock_check.is_right() {
-            // Fails if it is wrong: how much of the charge time has paid is not known then.
+            // Fails if the clock is wrong, because we cannot know then how much of the charge time has paid.
             self.table.read(&key).await?;
         }
         let mut write = self.algorithm.guess_refund(cost, receipt, at);
@@ -363,15 +366,15 @@ impl<A: Kept> KeyItem<A> {
         Ok(Applied { now: at.now, old: None, standing: Standing::default(), kept: None, charged: 0 })
     }
 
-    /// Waits for the next attempt: another process has changed the item since it was seen.
+    /// Waits for the next attempt after another process has changed the item that we had seen.
     async fn lost(&self, attempts: &mut Attempts) -> Result<(), DynamoFault> {
         self.counts.lost.fetch_add(1, Ordering::Relaxed);
         Ok(attempts.lost().await?)
     }
 }
 
-/// Of a key with an item for each window, a standing is written into so many: it is written before the answer, by
-/// requests that are in flight together.
+/// A standing is written into at most this many items of a key, because they are written before the answer, by requests
+/// that are in flight together.
 const MOST_ITEMS: usize = 64;
 
 fn bad_item(key: &str, bad: BadItem) -> DynamoFault {
@@ -409,7 +412,7 @@ impl<A: Kept> Backend<A> for DynamoBackend {
         self.dynamo.calls().is_failing()
     }
 
-    /// A read takes a fifth of the price of a write that does nothing.
+    /// A read costs a fifth of a write that does nothing.
     fn reads_are_cheaper(&self) -> bool {
         true
     }

@@ -1,8 +1,8 @@
-//! Compares the clock of this machine with the `Date` of answers.
+//! Compares this machine's clock with the `Date` of answers.
 //!
-//! DynamoDB's expressions have no time, so decisions are made by the clocks of the processes. A clock that is wrong by
-//! an hour would spend an hour's units. So no decision is made by a clock that an answer has shown to be wrong, until
-//! an answer shows it to be right again.
+//! DynamoDB's expressions cannot read a clock, so each process decides by its own. A clock that is wrong by an hour
+//! would spend an hour's units. So once an answer has shown a clock to be wrong, it decides nothing until an answer
+//! shows it to be right again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,36 +16,36 @@ use tower_sluice::time::Timestamp;
 
 use crate::fault::{DynamoFault, FaultKind};
 
-/// `Date` counts whole seconds: an answer was made within one second from it on.
+/// `Date` counts whole seconds, so the answer was made within one second from it on.
 const GRAIN: Duration = Duration::from_secs(1);
 
-/// Whether the clock of this machine may be trusted.
+/// Whether this machine's clock may be trusted.
 #[derive(Debug, Default)]
 pub(crate) struct ClockCheck {
     is_right: AtomicBool,
 }
 
 impl ClockCheck {
-    /// Whether the last answer showed the clock to be right. Before the first answer nobody knows.
+    /// Whether the last answer showed the clock to be right. Before the first answer we do not know.
     pub(crate) fn is_right(&self) -> bool {
-        // Relaxed: a decision that reads an older value is as one that came earlier.
+        // Relaxed suffices: a decision that reads an older value is like a decision that came earlier.
         self.is_right.load(Ordering::Relaxed)
     }
 
-    /// Judges the clock by an answer: its `Date`, and what the clock showed when the request was sent and when the
+    /// Judges the clock by an answer: its `Date`, and our clock's readings when the request was sent and when the
     /// answer had come.
     ///
     /// # Errors
     ///
-    /// [`FaultKind::WrongClock`] if the clock differs by more than can be explained by the round trip, by the whole
-    /// seconds of `Date`, and by the error that clocks may have.
+    /// [`FaultKind::WrongClock`] if the clock differs by more than the round trip, the whole seconds of `Date` and the
+    /// permitted clock error explain.
     pub(crate) fn judge(
         &self,
         date: Option<Timestamp>,
         (sent, answered): (Timestamp, Timestamp),
         error: Duration,
     ) -> Result<(), DynamoFault> {
-        // Without a date nothing can be said. AWS always sends one.
+        // We cannot tell without a date. AWS always sends one.
         let (behind, ahead) = date.map_or_else(Default::default, |date| {
             (date.saturating_since(answered), sent.saturating_since(date.saturating_add(GRAIN)))
         });
@@ -60,7 +60,7 @@ impl ClockCheck {
     }
 }
 
-/// Keeps the `Date` of the answer to one request.
+/// Keeps one answer's `Date`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AnswerDate(Arc<OnceLock<Timestamp>>);
 
@@ -111,10 +111,10 @@ mod tests {
         assert_eq!(parse("yesterday"), None);
     }
 
-    /// Whatever the true clock shows, no right clock is called wrong, and no clock right that is off by more than a
-    /// second, the round trip and the error.
+    /// For every true time: a right clock is never called wrong, and a clock that is off by more than a second, the
+    /// round trip and the error is never called right.
     #[test]
-    fn a_clock_is_wrong_if_nothing_else_explains_the_date() {
+    fn a_date_shows_whether_clocks_are_wrong() {
         let error = 5 * MILLI;
         for truth in (100_000..101_000).step_by(37) {
             let date = at_ms(truth / 1_000 * 1_000);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_is_trusted_again_when_an_answer_shows_it_to_be_right() {
+    fn a_right_answer_restores_trust() {
         let check = ClockCheck::default();
         assert!(!check.is_right());
         let wrong = check.judge(Some(at_ms(50_000)), (at_ms(90_000), at_ms(90_010)), MILLI).unwrap_err();

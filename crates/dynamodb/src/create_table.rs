@@ -11,16 +11,16 @@ use crate::dynamo::Dynamo;
 use crate::fault::{DynamoFault, FaultKind, of_part, of_request};
 use crate::table::{EXPIRY, KEY, has_code};
 
-/// How often and for how long a new table is asked whether it is ready. AWS takes some ten seconds.
+/// How often and for how long we ask whether a new table is ready. AWS takes some ten seconds.
 const PAUSE: Duration = Duration::from_millis(500);
 const TRIES: u32 = 240;
 
 impl Dynamo {
-    /// Creates the table if there is none: key `k`, on-demand capacity, and items that expire by `x`. Returns when it
-    /// can be used. If there is one, checks its key, and sets the expiry.
+    /// Creates the table if it does not exist, with key `k`, on-demand capacity, and items that expire by `x`. Returns
+    /// when it can be used. If the table exists, checks its key and sets the expiry.
     ///
-    /// For set-ups without another tool for infrastructure; a service need not be allowed to do this. Needs the actions
-    /// `dynamodb:CreateTable`, `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
+    /// For set-ups without another tool for infrastructure; a service does not need permission for it. Needs the
+    /// actions `dynamodb:CreateTable`, `DescribeTable`, `DescribeTimeToLive` and `UpdateTimeToLive`.
     ///
     /// # Errors
     ///
@@ -33,7 +33,7 @@ impl Dynamo {
         let kind = AttributeDefinition::builder().attribute_name(KEY).attribute_type(ScalarAttributeType::S).build();
         let request = request.key_schema(key.map_err(of_part)?).attribute_definitions(kind.map_err(of_part)?);
         if let Err(error) = request.send().await {
-            // There is one already.
+            // It exists already.
             if !has_code(&error, "ResourceInUseException") {
                 return Err(of_request(error));
             }

@@ -14,18 +14,18 @@ use crate::clock_check::ClockCheck;
 use crate::items::LONGEST_WAY;
 use crate::table::{SharedClock, Table};
 
-/// How many calls of a process may be in flight by default: as many as one partition writes within a second.
+/// How many calls a process may have in flight by default: as many as one partition writes within a second.
 const IN_FLIGHT: usize = 1_000;
 
-/// A table on DynamoDB, which many limiters can share, each with [settings](crate::DynamoStore) of its own.
+/// A table on DynamoDB, which many limiters can share, each with its own [settings](crate::DynamoStore).
 ///
-/// Cloning is cheap. Clones share the circuit breaker, the bound of calls in flight, and what is known of the clock.
+/// Cloning is cheap. Clones share the circuit breaker, the bound on calls in flight, and the knowledge about the clock.
 ///
 /// # The client
 ///
-/// Region, credentials, endpoint and the client for HTTP are those of `client`. Its retries are switched off here: a
-/// charge whose answer got lost may have been made, and a retry would make it again. Its timeouts for connections hold;
-/// one for operations is not needed.
+/// Region, credentials, endpoint and HTTP client come from `client`. We switch off its retries, because a charge whose
+/// answer got lost may have been made, and a retry would make it again. Its connection timeouts hold; it needs no
+/// operation timeout.
 ///
 /// # The table
 ///
@@ -41,7 +41,7 @@ pub struct Dynamo {
 }
 
 impl Dynamo {
-    /// Keeps budgets in the table `table`. No call is made before the first decision.
+    /// Keeps budgets in the table `table`. Makes no call before the first decision.
     #[allow(clippy::needless_pass_by_value, reason = "the client is for this table alone from now on")]
     pub fn new(client: Client, table: impl Into<String>) -> Self {
         let client = Client::from_conf(client.config().to_builder().retry_config(RetryConfig::disabled()).build());
@@ -56,8 +56,8 @@ impl Dynamo {
         Self { table, calls, in_flight: IN_FLIGHT, secret: Arc::new([]) }
     }
 
-    /// Sets how long a decision may take, all in all, also if it needs two writes; 100 ms by default. If DynamoDB has
-    /// not answered by then, the policy decides what happens to the request, and what DynamoDB may have charged stays
+    /// Sets how long a decision may take in total, even if it needs two writes; 100 ms by default. If DynamoDB has not
+    /// answered by then, the policy decides what happens to the request, and units that DynamoDB may have charged stay
     /// charged.
     ///
     /// # Panics
@@ -70,8 +70,8 @@ impl Dynamo {
         self
     }
 
-    /// Sets how many decisions of this process may be in flight at a time; 1,000 by default. Further ones wait for half
-    /// of their timeout, and fail then.
+    /// Sets how many decisions this process may have in flight at a time; 1,000 by default. Further ones wait for half
+    /// of their timeout, and then fail.
     ///
     /// # Panics
     ///
@@ -83,34 +83,34 @@ impl Dynamo {
         self
     }
 
-    /// Sets by how much the clocks of two processes may differ; 5 ms by default, which `chrony` holds with the time
-    /// service of EC2 with room to spare.
+    /// Sets by how much the clocks of two processes may differ; 5 ms by default, which `chrony` with EC2's time service
+    /// keeps with room to spare.
     ///
     /// # Accuracy
     ///
-    /// If the clocks keep to it, a bucket admits up to burst + rate × (*t* + `error`) in an interval of length *t*,
-    /// once and not per request. A state that no such clock can have written is ignored, and overwritten by the next
-    /// charge.
+    /// If the clocks stay within it, a bucket admits up to burst + rate × (*t* + `error`) in an interval of length *t*.
+    /// The excess occurs once and not per request. A state that no such clock can have written is ignored, and the next
+    /// charge overwrites it.
     pub fn clock_error(mut self, error: Duration) -> Self {
         self.table.clock_error = error;
         self
     }
 
-    /// Decides by another clock than the system's [wall clock](Wall), such as one that reads ClockBound. It must count
-    /// from 1970, as those of all processes.
+    /// Decides by another clock than the system's [wall clock](Wall), such as one that reads ClockBound. Like the
+    /// clocks of all other processes, it must count from 1970.
     pub fn with_clock(mut self, clock: impl Clock) -> Self {
         self.table.clock = SharedClock(Arc::new(clock));
         self
     }
 
-    /// Sets a secret for the hashes that stand for clients in the keys of items, so that a reader of the table cannot
-    /// find out by trying which clients they are. All processes that share budgets need the same. Empty by default.
+    /// Sets a secret for the hashes that represent clients in item keys, so that a reader of the table cannot find out
+    /// the clients by trying. All processes that share budgets need the same secret. Empty by default.
     pub fn secret(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.secret = secret.as_ref().into();
         self
     }
 
-    /// Returns the state of the table, as this process knows it: the circuit breaker and the calls in flight. While the
+    /// Returns the table's state as this process knows it: the circuit breaker and the calls in flight. While the
     /// breaker is open, decisions fail at once.
     pub fn health(&self) -> NodeHealth {
         self.calls.health()
@@ -128,7 +128,7 @@ impl Dynamo {
         &self.secret
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of one [`Dynamo`].
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.table.clock_check, &other.table.clock_check)
     }

@@ -8,53 +8,53 @@ use aws_sdk_dynamodb::error::{BuildError, ProvideErrorMetadata, SdkError};
 use tower_sluice::LimiterError;
 use tower_sluice::store::remote::{Fault, KindOfFault};
 
-/// Why DynamoDB gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
+/// Why DynamoDB gave no decision. It is never a rejection. It is the [source](Error::source) of a [`LimiterError`].
 pub type DynamoFault = Fault<FaultKind>;
 
-/// What went wrong in a [`DynamoFault`].
+/// The cause of a [`DynamoFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// The request could not be sent, or its connection ended before the answer came. It may have been carried out.
+    /// We could not send the request, or its connection ended before the answer came. DynamoDB may have carried it out.
     Unreachable,
-    /// No answer in time. The request may have been carried out.
+    /// No answer in time. DynamoDB may have carried out the request.
     TimedOut,
-    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
-    /// been carried out.
+    /// The calling task was cancelled, because its runtime was shut down, or it panicked. DynamoDB may have carried out
+    /// the call.
     Cancelled,
     /// No call was made, because DynamoDB kept failing: the circuit breaker is open.
     BreakerOpen,
     /// No call was made, because too many were in flight.
     TooManyInFlight,
-    /// The table, a partition of it, or the account has used up its capacity.
+    /// The table, one of its partitions, or the account has used up its capacity.
     Throttled,
-    /// An error of the service itself.
+    /// An error in the service itself.
     Unavailable,
-    /// The item is part of a transaction or of a replication that someone else is making.
+    /// The item is part of a transaction or a replication by another client.
     Conflict,
     /// Other processes changed the item each time before it was written, until too little time was left. Nothing was
     /// charged.
     Contention,
-    /// There is no such table.
+    /// The table does not exist.
     NoTable,
-    /// The credentials are missing, wrong or out of date, or do not allow the action.
+    /// The credentials are missing, wrong or expired, or do not allow the action.
     Unauthorized,
-    /// DynamoDB does not take the request: the table has another key than `k`, or the client is misconfigured.
+    /// DynamoDB does not accept the request: the table has another key than `k`, or the client is misconfigured.
     Misconfigured,
-    /// The clock of this machine differs from that of DynamoDB by more than a second and the round trip.
+    /// This machine's clock differs from DynamoDB's by more than a second and the round trip.
     WrongClock,
     /// The answer cannot be read.
     Unintelligible,
-    /// The item of the key has been written by something else.
+    /// Another program has written the key's item.
     ForeignItem,
-    /// Called from outside of a Tokio runtime.
+    /// Called from outside a Tokio runtime.
     NoRuntime,
     /// DynamoDB gave an error that has no kind of its own.
     Other,
 }
 
 impl FaultKind {
-    /// A short name, such as `timeout`, for the label of a metric.
+    /// A short name, such as `timeout`, for a metric's label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         self.names().0
@@ -106,7 +106,7 @@ impl KindOfFault for FaultKind {
     }
 }
 
-/// An error of the SDK, or of the service.
+/// An error from the SDK or from the service.
 #[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub(crate) fn of_request<E>(error: SdkError<E, HttpResponse>) -> DynamoFault
 where
@@ -121,8 +121,8 @@ pub(crate) fn of_part(error: BuildError) -> DynamoFault {
     DynamoFault::new(FaultKind::Misconfigured, error.to_string())
 }
 
-/// Returns what DynamoDB says of an error; otherwise, what the SDK says, with the causes. Without the response, which
-/// may be long.
+/// Returns DynamoDB's message for an error or, without one, the SDK's message with its causes. Leaves out the response,
+/// which may be long.
 fn detail_of<E: ProvideErrorMetadata + Error + 'static>(error: &SdkError<E, HttpResponse>) -> String {
     let service = error.as_service_error();
     if let Some(code) = service.and_then(ProvideErrorMetadata::code) {
@@ -145,7 +145,7 @@ fn kind_of<E: ProvideErrorMetadata>(error: &SdkError<E, HttpResponse>) -> FaultK
             let status = error.raw().status();
             match error.err().code().map_or(FaultKind::Other, kind_of_code) {
                 FaultKind::Other if status.is_server_error() => FaultKind::Unavailable,
-                // Whatever it is, it is no answer of DynamoDB.
+                // This answer is not from DynamoDB.
                 FaultKind::Other if status.is_success() => FaultKind::Unintelligible,
                 kind => kind,
             }
@@ -176,7 +176,7 @@ fn kind_of_code(code: &str) -> FaultKind {
     }
 }
 
-/// Wraps a fault into the error of a limiter, with the fault as its source.
+/// Wraps a fault into a limiter's error, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<DynamoFault>) -> LimiterError {
     fault.into().into()
 }
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn throttles_are_failures_of_their_own_kind() {
+    fn throttles_have_their_own_kind() {
         let codes = ["ProvisionedThroughputExceededException", "ThrottlingException", "RequestLimitExceeded"];
         assert!(codes.iter().all(|code| kind_of_code(code) == FaultKind::Throttled));
         assert_eq!(kind_of_code("AccessDeniedException"), FaultKind::Unauthorized);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_found_in_the_error_of_the_limiter() {
+    fn a_fault_is_the_limiter_errors_source() {
         let error = failed(DynamoFault::new(FaultKind::NoTable, "limits"));
         let fault = error.source().and_then(|source| source.downcast_ref::<DynamoFault>());
         let text = fault.map(ToString::to_string).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! DynamoDB in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`).
+//! DynamoDB in [`tower-sluice-config`](tower_sluice_config) files (crate feature `file`).
 //!
 //! ```toml
 //! [store.dynamodb]
@@ -8,8 +8,8 @@
 //! secret = "..."        # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `table` may be left out. Region, credentials and endpoint are those of the program's client. The policies of
-//! such a store are limits over time, limits of requests in flight, queues, or balances.
+//! All keys but `table` are optional. Region, credentials and endpoint come from the program's client. Policies with
+//! such a store are limits over time, limits on requests in flight, queues, or balances.
 //!
 //! ```no_run
 //! use tower_sluice_config::Config;
@@ -35,7 +35,7 @@ use crate::items::LONGEST_WAY;
 use crate::store::check_name;
 use crate::{Dynamo, DynamoStore, Kept};
 
-/// The keys of the table.
+/// The TOML table's keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Raw {
@@ -47,7 +47,7 @@ struct Raw {
     secret: Option<String>,
 }
 
-/// Returns a function that opens the store of a table over this client, without a call: for
+/// Returns a function that opens a table's store over this client, without a call: for
 /// [`ConfigReader::store`](tower_sluice_config::ConfigReader::store).
 pub fn opener(
     client: Client,

@@ -1,52 +1,52 @@
-//! What this process has seen of keys lately, from which it predicts which write will apply.
+//! This process's recent observations of keys, from which it predicts which write will apply.
 //!
 //! A wrong prediction costs a write that does nothing. It never changes a decision, since each write carries the
-//! condition under which it is right. So the table may forget, and may take one key for another.
+//! condition under which it is right. So the table may forget keys, and may take one key for another.
 
 use std::hash::BuildHasher;
 #[cfg(not(test))]
 use std::hash::RandomState as Hasher;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How many keys a limiter remembers. Two hundred kilobytes.
+/// How many keys a limiter remembers, in 200 kilobytes.
 const KEYS: usize = 4_096;
 
-/// Requests for different keys shall not wait for one another.
+/// Requests for different keys should not wait for each other.
 const LOCKS: usize = 16;
 
-/// What was seen of a key.
+/// An observation of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// When the debt of a bucket that this process knows of will be paid, in units of its rate; and how often it was in
-    /// debt by others lately when that debt was paid, from 0 to [`ALWAYS_BUSY`].
+    /// When the bucket's debt will be paid as far as this process knows, in units of its rate; and how often, when such
+    /// a debt was paid, others had put the bucket into debt, from 0 to [`ALWAYS_BUSY`].
     Bucket {
         /// The theoretical arrival time.
         tat: u128,
-        /// The higher, the more of the last requests found a debt of others.
+        /// The higher, the more of the last requests found a debt by others.
         busy: u8,
     },
     /// A window.
     Window {
         /// Its number, or when it ends.
         window: u64,
-        /// What is used of the one before, if that counts.
+        /// Units used in the previous window, if they still count.
         previous: u64,
-        /// What is used of it.
+        /// Units used in this window.
         used: u64,
     },
 }
 
-/// A bucket that was in debt by others at all of the last requests.
+/// Others had the bucket in debt at each of the last requests.
 pub(crate) const ALWAYS_BUSY: u8 = 15;
 
-/// Hints, with the hashes of their keys.
+/// Hints, with their keys' hashes.
 type Places = Box<[Option<(u64, Hint)>]>;
 
-/// Without secret keys: in a test, the keys that share a place are the same in each run.
+/// Hashes without secret keys, so that in a test, the same keys share a place in each run.
 #[cfg(test)]
 type Hasher = std::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
-/// The hints of one limiter: each key has one place, which it may lose to another key.
+/// One limiter's hints: each key has one place, which it may lose to another key.
 #[derive(Debug)]
 pub(crate) struct Hints {
     hasher: Hasher,
@@ -83,7 +83,7 @@ impl Hints {
 
     #[allow(clippy::cast_possible_truncation)] // A remainder.
     fn lock(&self, hash: u64) -> MutexGuard<'_, Places> {
-        // Nothing panics under this lock, and a hint may be anything.
+        // Nothing panics under this lock, and a hint may have any value.
         self.places[hash as usize % LOCKS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_hint_of_a_key_is_kept() {
+    fn the_last_hint_is_kept() {
         let hints = Hints::new();
         let hint = |tat| Hint::Bucket { tat, busy: 0 };
         assert_eq!(hints.get("a"), None);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn most_of_a_thousand_keys_keep_their_places() {
+    fn most_keys_keep_their_places() {
         let hints = Hints::new();
         let name = |key: u32| format!("key {key}");
         (0..1_000).for_each(|key| {

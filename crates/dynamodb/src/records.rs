@@ -1,4 +1,4 @@
-//! [`DynamoRecords`]: the records of limiters that are no algorithm's.
+//! [`DynamoRecords`]: the records of limiters that do not use an algorithm.
 
 use std::time::Duration;
 
@@ -14,25 +14,25 @@ use crate::fault::{DynamoFault, FaultKind, failed};
 use crate::items::Moment;
 use crate::table::{EXPIRY, Item, Table, Write, Written, number};
 
-/// Records in the table of a [`Dynamo`]: those of requests in flight, of queues, of units that were bought, of free
-/// retries, and of who is rejected most. Made by [`Dynamo::records`].
+/// Records in a [`Dynamo`]'s table, for requests in flight, queues, prepaid units, free retries, and the most rejected
+/// keys. Made by [`Dynamo::records`].
 ///
 /// # Cost
 ///
-/// A read takes one read unit per 4 KB, and a swap one write unit per KB, also if it is not applied. Records are short,
-/// but for those of many: of units in flight 24 bytes per process, and of who is rejected some 100 bytes per key. The
-/// first swap of a process, and one after its clock was wrong, reads the record before.
+/// A read takes one read unit per 4 KB, and a swap one write unit per KB, even if it is not applied. Records are short,
+/// unless they hold many entries: units in flight take 24 bytes per process, and the most rejected keys some 100 bytes
+/// per key. A process's first swap, and one after its clock was wrong, reads the record before.
 ///
 /// # Accuracy
 ///
-/// The time is by the clock of this process, as that of a [decision](crate::DynamoStore#accuracy): with clocks within
-/// ε, a lease, a departure or an expiry is ε early or late.
+/// Times are by this process's clock, as for a [decision](crate::DynamoStore#accuracy): with clocks within ε, a lease,
+/// a departure or an expiry is ε early or late.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct DynamoRecords(Dynamo);
 
 impl Dynamo {
-    /// Returns the records beside the states of keys, in its table.
+    /// Returns the records beside the keys' states, in the same table.
     pub fn records(&self) -> DynamoRecords {
         DynamoRecords(self.clone())
     }
@@ -41,13 +41,13 @@ impl Dynamo {
 /// The value, in bytes.
 const VALUE: &str = "v";
 
-/// When the record ends, in nanoseconds since 1970. One that never ends has none.
+/// When the record ends, in nanoseconds since 1970. Absent if it never ends.
 const END: &str = "e";
 
-/// The key of an item has at most 2,048 bytes.
+/// An item's key has at most 2,048 bytes.
 const LONGEST_NAME: usize = 2_000;
 
-/// The key of a record's item. It ends as no key of a state does, so no two limiters share an item.
+/// The key of a record's item. No state's key has this ending, so no two limiters share an item.
 fn key(name: &str) -> String {
     format!("{name}:record")
 }
@@ -62,7 +62,7 @@ fn read_value(item: &Item, now: Timestamp) -> Result<Option<Vec<u8>>, DynamoFaul
     }
 }
 
-/// A swap, with all that it needs to outlive its caller.
+/// A swap, owning everything that it needs to outlive its caller.
 struct Swap {
     table: Table,
     key: String,
@@ -75,7 +75,7 @@ impl Swap {
     async fn run(self) -> Result<bool, DynamoFault> {
         let Self { table, key, old, new, lifetime } = self;
         if !table.clock_check.is_right() {
-            // Fails if the clock is wrong: by such a clock, the record would end at another time.
+            // Fails if the clock is wrong, by which the record would end at another time.
             table.read(&key).await?;
         }
         let at = Moment { now: table.now(), error: table.clock_error };
@@ -99,7 +99,7 @@ impl Swap {
 }
 
 impl DynamoRecords {
-    /// Returns the key of a record's item. A name that is too long is no failure of the server.
+    /// Returns the key of a record's item. A name that is too long does not count as a server failure.
     fn key(name: &str) -> Result<String, LimiterError> {
         let problem = || DynamoFault::new(FaultKind::Misconfigured, format!("a name has over {LONGEST_NAME} bytes"));
         if name.len() <= LONGEST_NAME { Ok(key(name)) } else { Err(failed(problem())) }

@@ -1,4 +1,4 @@
-//! [`DynamoStore`]: the settings of one limiter.
+//! [`DynamoStore`]: one limiter's settings.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use crate::backend::DynamoBackend;
 use crate::dynamo::Dynamo;
 use crate::items::Kept;
 
-/// The settings of a limiter whose keys are on DynamoDB, where all processes that name it alike share them.
+/// The settings of a limiter whose keys are on DynamoDB, where all processes that use the same name share them.
 ///
-/// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and from these.
+/// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and these settings.
 ///
 /// # Quotas
 ///
-/// All quotas fit: limits, bursts and costs of up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
-/// (999,999,999,999,999), per nanosecond or per century. So ten terabytes a month are counted in bytes, and to the
-/// byte. DynamoDB keeps 38 digits of a number, and the greatest number of a bucket has 37. Staggered windows do not
-/// fit: see [`Unfit`](crate::Unfit).
+/// All quotas fit: limits, bursts and costs up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
+/// (999,999,999,999,999), per nanosecond or per century. So you can limit ten terabytes a month to the byte. DynamoDB's
+/// numbers have 38 digits, and a bucket's greatest number has 37. Staggered windows do not fit: see
+/// [`Unfit`](crate::Unfit).
 ///
 /// # Cost
 ///
@@ -32,40 +32,40 @@ use crate::items::Kept;
 /// | a key that is used up, which is not known here | one read or one write that does nothing, depending on what this process remembers of the key |
 /// | [leases](Self::leasing) of *n* requests | a share of the above: 1/*n* of it for a key in demand |
 ///
-/// A process knows up to 8,192 keys as used up: of 1,000 it knows all, of 4,000 in use at a time 96 %. It makes one
-/// read more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota, at
-/// most 450 with a name of 255 bytes, and at most 650 with the reason of a ban by hand. So each write takes one write
-/// unit (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; a reset of a window
-/// also takes a read.
+/// A process knows up to 8,192 keys as used up: all of 1,000, and 96 % of 4,000 in use at a time. It makes one read
+/// more at its start, and while its clock is wrong. An item takes about 100 bytes, 140 with the greatest quota, at most
+/// 450 with a name of 255 bytes, and at most 650 with the reason for a ban by hand. So each write takes one write unit
+/// (up to 1,024 bytes), and each read one read unit. Refunds and resets take one write each; resetting a window also
+/// takes a read.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
 /// # Accuracy
 ///
-/// DynamoDB does not tell the time, so decisions are made by the wall clocks of the processes, which must be
-/// synchronised: see [`Dynamo::clock_error`]. By equal clocks, decisions are those of the algorithm, exact over all
-/// processes. Windows begin by the clock of each process.
+/// DynamoDB's expressions cannot read a clock, so each process decides by its wall clock, which must be synchronised:
+/// see [`Dynamo::clock_error`]. With equal clocks, decisions are the algorithm's, exact over all processes. Windows
+/// begin by each process's clock.
 ///
-/// A process whose clock differs from the `Date` of DynamoDB's answers by more than a second and the round trip makes
-/// no decision, and writes nothing, until an answer shows the clock to be right: its decisions fail, and the policy
-/// [says](https://docs.rs/tower-sluice/latest/tower_sluice/enum.FailureMode.html) what happens.
+/// If a process's clock differs from the `Date` of DynamoDB's answers by more than a second and the round trip, the
+/// process makes no decision and writes nothing until an answer shows the clock to be right. Meanwhile its decisions
+/// fail, and the policy [says](https://docs.rs/tower-sluice/latest/tower_sluice/enum.FailureMode.html) what happens.
 ///
 /// # Another quota
 ///
-/// A limiter with another quota may have the same name: processes with the old one and with the new one share the
-/// state, as while a change is rolled out. Of a bucket, as many tokens stay owed; each change of the quota costs a
-/// write, so do not let two quotas take turns for long. A window continues to count under another limit. With another
+/// A limiter with another quota may have the same name, so that processes with the old and the new quota share the
+/// state while you roll out a change. A bucket owes the same number of tokens after it. Each change of the quota costs
+/// a write, so do not let two quotas alternate for long. A window continues to count under another limit. With another
 /// period, or another calendar, windows start without a count.
 ///
 /// # Bans, allowances and debts
 ///
-/// The [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines) of a key, its
-/// ban or [allowance](https://docs.rs/tower-sluice/latest/tower_sluice/struct.LimitsHandle.html#method.allow) by
-/// hand, and what it
-/// [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls) beyond its
-/// budget, are in the item of its state: each write has the condition that there is none, and otherwise returns the
-/// item, so a decision takes no further request. Each change takes a read and a write; the first charge after the end
-/// takes two writes more. Refunds of earlier charges do nothing meanwhile.
+/// A key's item holds its
+/// [ban](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#on-several-machines), its ban or
+/// [allowance](https://docs.rs/tower-sluice/latest/tower_sluice/struct.LimitsHandle.html#method.allow) by hand, and the
+/// units that it [owes](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Policy.html#method.owe_shortfalls)
+/// beyond its budget. Each write has the condition that there is none, and otherwise returns the item, so a decision
+/// takes no further request. Each change takes a read and a write; the first charge after the end takes two more
+/// writes. Refunds for earlier charges do nothing meanwhile.
 ///
 /// | attribute | content |
 /// |---|---|
@@ -73,17 +73,17 @@ use crate::items::Kept;
 /// | `r` | the reason of the operator, at most 200 bytes; none without one |
 /// | `s` | the time of the change, later than that of the change that it replaces |
 ///
-/// An item without a ban, an allowance and a debt has none of these, and costs no more. While a key owes something,
-/// the state in its item is as of the end of the debt.
+/// An item without a ban, an allowance and a debt does not have these attributes, and costs no more. While a key owes
+/// something, its item's state is as of the end of the debt.
 ///
-/// Of a fixed window and one of the calendar, each window has an item, and a change is written into the items of all
+/// With a fixed window or a calendar window, each window has an item, and a change is written into the items of all
 /// windows until its end: the present one first, and then the others together. So it takes two reads, and a write for
 /// each window. It is written into 64 windows at most: a ban or an allowance ends with the 64th, and its answer says
 /// so. That is a minute if a window takes a second. To ban keys for longer, use a bucket or a sliding window, which
-/// have one item per key. A debt of more windows ends, for other processes, with the 64th.
+/// have one item per key. For other processes, a longer debt ends with the 64th window, too.
 ///
-/// Changes of one key by several processes at once are made one after the other, and the last one is in force in all
-/// windows. If a change by hand fails, make it again: it may have been made in part.
+/// If several processes change one key at once, the changes are made one after the other, and the last one is in force
+/// in all windows. If a change by hand fails, make it again, because it may have been made in part.
 ///
 /// # Free retries, reported shares, and who is rejected most
 ///
@@ -91,12 +91,12 @@ use crate::items::Kept;
 ///
 /// # When DynamoDB fails, throttles, or does not answer
 ///
-/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), with a
-/// [`DynamoFault`](crate::DynamoFault) as the source of its error. Five failures in a row open the circuit breaker, and
-/// decisions fail at once; throttling is such a failure, and never a rejection. For the local fallback, the limiter
-/// also counts in memory what DynamoDB admits.
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Dynamo::timeout), and its error's source is a
+/// [`DynamoFault`](crate::DynamoFault). Five failures in a row open the circuit breaker, and decisions fail at once;
+/// throttling is such a failure, and never a rejection. For the local fallback, the limiter also counts in memory the
+/// requests that DynamoDB admits.
 ///
-/// If an item of ours holds something else, its requests fail, and the item is left as it is. A
+/// If one of our items has foreign content, its requests fail, and the item is left as it is. A
 /// [reset](tower_sluice::limiter::Mode::Reset) deletes it.
 ///
 /// # Cancel safety
@@ -107,8 +107,8 @@ use crate::items::Kept;
 pub struct DynamoStore(RemoteStore<DynamoBackend>);
 
 impl DynamoStore {
-    /// Creates the settings of the one limiter that is called `name`: limiters that share a table need different names,
-    /// and limiters of several processes that share their budgets need the same.
+    /// Creates the settings for the limiter named `name`. Limiters that share a table need different names, and
+    /// limiters in several processes that share their budgets need the same name.
     ///
     /// # Panics
     ///
@@ -133,14 +133,14 @@ impl DynamoStore {
         Self(self.0.leasing(most, lifetime))
     }
 
-    /// Makes a call of its own for every request that is not decided without one: see
+    /// Makes a separate call for every request that the process cannot decide by itself: see
     /// [`RemoteStore::without_coalescing`].
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
     }
 }
 
-/// Checks the name of a limiter, which the keys of its items begin with.
+/// Checks a limiter's name, with which its items' keys begin.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     match name.len() {
         0..=255 => Ok(()),
@@ -148,7 +148,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// The keys of one limiter on DynamoDB, made from a [`DynamoStore`].
+/// One limiter's keys on DynamoDB, made from a [`DynamoStore`].
 pub type DynamoTable<S> = RemoteTable<S, DynamoBackend>;
 
 impl<A: Kept> OpenStore<A> for DynamoStore {

@@ -17,13 +17,13 @@ use tower_sluice::time::{Clock, Timestamp};
 use crate::clock_check::{AnswerDate, ClockCheck};
 use crate::fault::{DynamoFault, of_request};
 
-/// The attribute that is the key of an item.
+/// The attribute that is an item's key.
 pub(crate) const KEY: &str = "k";
 
 /// The attribute that says when an item may be deleted, in seconds since 1970.
 pub(crate) const EXPIRY: &str = "x";
 
-/// The attributes of an item.
+/// An item's attributes.
 pub(crate) type Item = HashMap<String, AttributeValue>;
 
 /// A conditional write of one item.
@@ -40,23 +40,23 @@ impl Write {
         Self { update: update.into(), condition: condition.into(), ..Self::default() }
     }
 
-    /// Stands for an attribute in the expressions.
+    /// Binds a placeholder in the expressions to an attribute's name.
     pub(crate) fn name(mut self, place: impl Into<String>, name: impl Into<String>) -> Self {
         self.names.push((place.into(), name.into()));
         self
     }
 
-    /// Stands for a number in the expressions.
+    /// Binds a placeholder in the expressions to a number.
     pub(crate) fn number(self, place: &'static str, number: impl Into<u128>) -> Self {
         self.value(place, AttributeValue::N(number.into().to_string()))
     }
 
-    /// Stands for a text in the expressions.
+    /// Binds a placeholder in the expressions to a text.
     pub(crate) fn text(self, place: &'static str, text: impl Into<String>) -> Self {
         self.value(place, AttributeValue::S(text.into()))
     }
 
-    /// Raises a number to at least this one.
+    /// Raises a bound number to at least `least`.
     pub(crate) fn at_least(mut self, place: &str, least: u64) -> Self {
         for (_, value) in self.values.iter_mut().filter(|(name, _)| name == place) {
             let number: Option<u64> = value.as_n().ok().and_then(|number| number.parse().ok());
@@ -67,22 +67,22 @@ impl Write {
         self
     }
 
-    /// Stands for a value in the expressions.
+    /// Binds a placeholder in the expressions to a value.
     pub(crate) fn value(mut self, place: impl Into<String>, value: AttributeValue) -> Self {
         self.values.push((place.into(), value));
         self
     }
 }
 
-/// Reads a number of an item. `None` if there is none, or one that is out of range.
+/// Reads a number from an item. `None` if it is missing or out of range.
 pub(crate) fn number<T: FromStr>(item: &Item, name: &str) -> Option<T> {
     item.get(name)?.as_n().ok()?.parse().ok()
 }
 
-/// What came of a write.
+/// A write's outcome.
 #[derive(Debug)]
 pub(crate) enum Written {
-    /// It was applied to this item; `None` if there was none.
+    /// It was applied to this item; `None` if the item did not exist.
     Applied(Option<Item>),
     /// Its condition did not hold for this item.
     Unmet(Option<Item>),
@@ -142,7 +142,7 @@ impl Table {
         let request = request.return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld);
         let answer = self.judged(request.customize().interceptor(date.clone()).send(), &date).await?;
         match answer {
-            // Of an item that was not there, some answers have no attributes, and some the key.
+            // For an item that did not exist, some answers have no attributes, and some have the key.
             Ok(output) => Ok(Written::Applied(output.attributes.filter(|item| item.len() > 1))),
             Err(error) => match error.as_service_error() {
                 Some(UpdateItemError::ConditionalCheckFailedException(unmet)) => {
@@ -153,7 +153,7 @@ impl Table {
         }
     }
 
-    /// Makes writes of different items, in flight together, each if its condition holds.
+    /// Writes different items by requests that are in flight together, each if its condition holds.
     pub(crate) async fn write_each(&self, writes: impl Iterator<Item = (String, Write)>) -> Result<(), DynamoFault> {
         let write = |(key, write): (String, Write)| {
             let table = self.clone();
@@ -162,7 +162,7 @@ impl Table {
         all(writes.map(write).collect()).await
     }
 
-    /// Deletes items, in flight together, each if the condition of `only_if` holds.
+    /// Deletes items by requests that are in flight together, each if the condition of `only_if` holds.
     pub(crate) async fn delete_each(
         &self,
         keys: impl Iterator<Item = String>,
@@ -175,7 +175,7 @@ impl Table {
         all(keys.map(delete).collect()).await
     }
 
-    /// Reads an item, as the last write left it.
+    /// Reads an item as the last write left it.
     pub(crate) async fn read(&self, key: &str) -> Result<Option<Item>, DynamoFault> {
         let date = AnswerDate::default();
         let request = self.client.get_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
@@ -183,7 +183,7 @@ impl Table {
         Ok(self.judged(send, &date).await?.map_err(of_request)?.item.filter(|item| !item.is_empty()))
     }
 
-    /// Deletes an item, if there is one, and returns what it was.
+    /// Deletes an item if it exists, and returns it.
     pub(crate) async fn delete(&self, key: &str) -> Result<Option<Item>, DynamoFault> {
         let date = AnswerDate::default();
         let request = self.client.delete_item().table_name(&*self.name).key(KEY, AttributeValue::S(key.to_owned()));
@@ -205,7 +205,7 @@ impl Table {
     }
 }
 
-/// Awaits requests that are in flight together. After an error, it awaits no other, and cancels them.
+/// Awaits requests that are in flight together. After an error, it cancels the others.
 async fn all(mut requests: JoinSet<Result<(), DynamoFault>>) -> Result<(), DynamoFault> {
     while let Some(ended) = requests.join_next().await {
         ended.map_err(|_| GaveUp::Cancelled)??;

@@ -1,5 +1,5 @@
-//! The program `sluice`, with its budgets in a table of an emulator behind HTTP. The variable `SLUICE` has the path of
-//! the program, with its feature `dynamodb`: `check_dynamodb` in `scripts/ci/lib.sh` builds it.
+//! The program `sluice`, with its budgets in an emulator's table behind HTTP. The variable `SLUICE` has the path to the
+//! program, with its feature `dynamodb`: `check_dynamodb` in `scripts/ci/lib.sh` builds it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -18,8 +18,8 @@ use tower_sluice_dynamodb::Dynamo;
 
 const LIMIT: usize = 77;
 
-/// One window for all requests to `/shop`. The time of a decision is longer than a busy machine pauses: otherwise, each
-/// service decides by itself.
+/// One window for all requests to `/shop`. A decision may take longer than a busy machine pauses. Otherwise, each
+/// service would decide by itself.
 const FILE: &str = r#"
 [store.dynamodb]
 table = "limits"
@@ -41,20 +41,20 @@ fn sluice() -> Command {
     for (name, _) in env::vars().filter(|(name, _)| name.starts_with("AWS_")) {
         command.env_remove(name);
     }
-    // No file of AWS of whoever runs the test.
+    // Do not use the developer's own AWS files.
     let none = env!("CARGO_TARGET_TMPDIR").to_owned() + "/no-such-file";
     command.env("AWS_CONFIG_FILE", &none).env("AWS_SHARED_CREDENTIALS_FILE", &none);
     command
 }
 
-/// The configuration as a file, in a folder that Cargo has for it.
+/// Writes the configuration to a file, in a folder that Cargo provides for it.
 fn file(name: &str, text: &str) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&path, text).unwrap();
     path
 }
 
-/// A process of `sluice serve`, which ends with this value.
+/// A `sluice serve` process, which is killed when this value is dropped.
 struct Service {
     process: Child,
     address: String,
@@ -73,7 +73,7 @@ impl Service {
         Self { process, address }
     }
 
-    /// Asks whether a request may pass. Returns the status.
+    /// Asks whether a request may pass, and returns the status.
     fn ask(&self) -> String {
         let mut connection = TcpStream::connect(&self.address).unwrap();
         let head = "GET /auth HTTP/1.1\r\nhost: a\r\nx-forwarded-uri: /shop\r\nconnection: close\r\n\r\n";
@@ -101,7 +101,7 @@ async fn two_services_share_a_limit_exactly() {
         .region(Region::from_static("eu-central-1"))
         .credentials_provider(Credentials::new("id", "secret", None, None, "test"))
         .endpoint_url(&endpoint)
-        // It makes a table, and needs no timer for that.
+        // The client creates a table, and needs no timer for that.
         .retry_config(RetryConfig::disabled())
         .timeout_config(TimeoutConfig::disabled())
         .stalled_stream_protection(StalledStreamProtectionConfig::disabled())

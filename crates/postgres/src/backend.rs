@@ -1,4 +1,4 @@
-//! [`PostgresBackend`]: the transitions of one limiter, each in one statement.
+//! [`PostgresBackend`]: one limiter's transitions, each in one statement.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::pool::Value;
 use crate::postgres::Postgres;
 use crate::sql::{Kind, Parameter, Statement};
 
-/// The keys of one limiter on PostgreSQL.
+/// One limiter's keys on PostgreSQL.
 #[derive(Debug)]
 pub struct PostgresBackend {
     postgres: Postgres,
@@ -29,7 +29,7 @@ pub struct PostgresBackend {
     lost: Arc<AtomicU64>,
 }
 
-/// One key of a limiter, with all that a request needs to outlive its caller.
+/// One key of a limiter, owning everything that a request needs to outlive its caller.
 pub(crate) struct KeyRow<A> {
     pub(crate) postgres: Postgres,
     pub(crate) limiter: Arc<str>,
@@ -39,24 +39,24 @@ pub(crate) struct KeyRow<A> {
     pub(crate) key: String,
 }
 
-/// The arguments of a statement, without the key and its quota.
+/// A statement's arguments, without the key and its quota.
 #[derive(Clone, Default)]
 struct Arguments {
     count: u32,
     cost: u64,
     receipt: u128,
-    /// The time on the clock of this process.
+    /// This process's clock.
     asked: Timestamp,
     change: StandingChange,
     written: Option<Written>,
-    /// The name of the record of a reference, and for how many microseconds it is known.
+    /// The name of a reference's record, and for how many microseconds it is known.
     reference: Option<(String, Option<i64>)>,
 }
 
-/// A ban, or a change of one by hand.
+/// A ban, or a change to one by hand.
 #[derive(Clone, Default)]
 pub(crate) struct StandingChange {
-    /// By an operator: then it replaces a ban and an allowance that have begun.
+    /// By an operator, so that it replaces a ban and an allowance that have begun.
     pub(crate) by_hand: bool,
     /// The lengths of the first ban, the second one, and so on. Empty if the key is not banned.
     pub(crate) spans: Vec<Duration>,
@@ -70,7 +70,7 @@ pub(crate) struct StandingChange {
 #[derive(Clone)]
 pub(crate) struct Written {
     numbers: Numbers,
-    /// When the state decides as no state does.
+    /// The time from which decisions are the same as without a state.
     ends: Timestamp,
     standing: Standing,
     read_at: Timestamp,
@@ -85,7 +85,7 @@ impl PostgresBackend {
         Self { postgres: postgres.clone(), name: name.into(), lost: Arc::default() }
     }
 
-    /// The secret of the hashes: also the name and the algorithm, so that each limiter has rows of its own.
+    /// The secret for the hashes. It contains the name and the algorithm, too, so that each limiter has its own rows.
     pub(crate) fn secret(&self, kind: Kind) -> Vec<u8> {
         let mut secret = Vec::new();
         for part in [self.postgres.secret_of_keys(), self.name.as_bytes(), &[kind.letter()]] {
@@ -103,7 +103,7 @@ impl PostgresBackend {
         &self.name
     }
 
-    /// Makes a call, which goes on if its caller is dropped.
+    /// Makes a call, which continues if its caller is dropped.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         limits: CallLimits,
@@ -112,7 +112,7 @@ impl PostgresBackend {
         Self::run_by(self.postgres.calls(), limits, call).await
     }
 
-    /// The same of a call that reads or writes the table of records, too. If that fails, no limit over time does.
+    /// Makes a call that reads or writes the table of records, too. Its failures do not affect limits over time.
     pub(crate) async fn run_with_record<T: Send + 'static>(
         &self,
         limits: CallLimits,
@@ -146,7 +146,7 @@ fn ban(span: Duration, growth: Option<BanGrowth>) -> StandingChange {
     let mut spans = Vec::new();
     for before in 0.. {
         let span = growth.ban_after(before);
-        // After the longest, all are as long.
+        // Later bans are no longer than the longest.
         if spans.last() == Some(&span) {
             break;
         }
@@ -155,7 +155,7 @@ fn ban(span: Duration, growth: Option<BanGrowth>) -> StandingChange {
     StandingChange { spans, remembered: Some(growth.forgotten_after()), ..StandingChange::default() }
 }
 
-/// The change that an operator makes, from the standing after it at the beginning of time.
+/// An operator's change, derived from the standing that it would make at the beginning of time.
 fn override_by_hand(by_hand: Override) -> StandingChange {
     let standing = Standing::default().overridden(Timestamp::ZERO, by_hand);
     let span = |until: Timestamp| (until > Timestamp::ZERO).then(|| until.saturating_since(Timestamp::ZERO));
@@ -168,7 +168,7 @@ fn override_by_hand(by_hand: Override) -> StandingChange {
     }
 }
 
-/// Writes the 128 bits that stand for a key as a UUID, from base64url.
+/// Writes a key's 128 bits as a UUID, from base64url.
 pub(crate) fn uuid(name: &str) -> String {
     let digit = |byte: u8| match byte {
         b'A'..=b'Z' => byte - b'A',
@@ -184,7 +184,7 @@ pub(crate) fn uuid(name: &str) -> String {
 }
 
 impl<A: Kept> KeyRow<A> {
-    /// Sends a statement. Returns its row, if it has one.
+    /// Sends a statement and returns its row, if it has one.
     async fn send(&self, statement: &Statement, arguments: Arguments) -> Result<Option<Fields>, PostgresFault> {
         let [limit, burst, period] = terms(&self.algorithm.quota()).map(number);
         let [since, first, second] = self.algorithm.windows(arguments.asked).map(|at| number(at.as_nanos()));
@@ -222,7 +222,7 @@ impl<A: Kept> KeyRow<A> {
             Parameter::Version => Value::Text(written.and_then(|written| written.version.clone())),
             Parameter::Name => Value::Text(arguments.reference.as_ref().map(|(name, _)| name.clone())),
             Parameter::Lifetime => Value::Int(arguments.reference.as_ref().and_then(|(_, lifetime)| *lifetime)),
-            // Filled in with the connection, or of several keys.
+            // Filled in with the connection, or only in statements on several keys.
             _ => Value::Text(None),
         };
         let parameters: Vec<_> = statement.parameters.iter().map(parameter).collect();
@@ -254,7 +254,7 @@ impl<A: Kept> KeyRow<A> {
         let mut arguments = Arguments { count, cost, asked: self.postgres.time_here(), ..Arguments::default() };
         loop {
             let Some((now, row, charged)) = self.charge_once(&arguments).await? else {
-                // The clock of this process is so wrong that it sent other windows than the present one of the server.
+                // This process's clock is so wrong that the windows it sent do not include the server's present one.
                 arguments.asked = self.read().await?.now;
                 continue;
             };
@@ -275,7 +275,8 @@ impl<A: Kept> KeyRow<A> {
     /// and begins in a window that this process did not send.
     async fn charge_once(&self, arguments: &Arguments) -> Result<Option<(Timestamp, Row, u32)>, PostgresFault> {
         let (quota, [plain, whole]) = (terms(&self.algorithm.quota()), self.postgres.statements().charge(A::KIND));
-        // Several of one key that came at the same time are decided on by the other statement, which counts.
+        // If several requests for one key came at the same time, the other statement decides on them, because it
+        // counts.
         let is_plain = arguments.count == 1 && self.postgres.charges_plainly();
         if let Some(mut fields) = if is_plain { self.send(plain, arguments.clone()).await? } else { None } {
             let (now, charged) = (fields.time()?, fields.count()?);
@@ -290,7 +291,7 @@ impl<A: Kept> KeyRow<A> {
         Ok(Some((now, row, charged)))
     }
 
-    /// Reads the state as it counts under the quota by which it was written.
+    /// Reads the state, converted from the quota by which it was written.
     async fn read(&self) -> Result<Applied<A::State>, PostgresFault> {
         let fields = self.send(&self.postgres.statements().read, Arguments::default()).await?;
         let mut fields = fields.ok_or(FaultKind::Unintelligible)?;
@@ -317,7 +318,7 @@ impl<A: Kept> KeyRow<A> {
         let number = match self.algorithm.receipt_number(receipt, asked) {
             Some(number) => number,
             None => {
-                // Perhaps the clock of this process is wrong.
+                // This process's clock may be wrong.
                 asked = self.read().await?.now;
                 let Some(number) = self.algorithm.receipt_number(receipt, asked) else { return Ok(nothing(asked)) };
                 number
@@ -334,7 +335,7 @@ impl<A: Kept> KeyRow<A> {
         Ok(Applied { old, standing, ..nothing(now) })
     }
 
-    /// Changes the ban or the allowance of the key.
+    /// Changes the key's ban or allowance.
     pub(crate) async fn stand(&self, change: StandingChange) -> Result<Applied<A::State>, PostgresFault> {
         let arguments = Arguments { change, ..Arguments::default() };
         let fields = self.send(self.postgres.statements().stand(A::KIND), arguments).await?;
@@ -346,8 +347,8 @@ impl<A: Kept> KeyRow<A> {
         Ok(Applied { now, old, standing, kept: None, charged: 0 })
     }
 
-    /// Charges the units that are left, and lets the key owe the rest. A debt may reach over many windows, which the
-    /// algorithm counts: so this reads, and writes unless the row has changed meanwhile.
+    /// Charges the remaining units, and lets the key owe the rest. A debt may span many windows, which only the
+    /// algorithm counts. So this reads, and then writes unless the row has changed meanwhile.
     async fn owe(&self, units: u64, mut attempts: Attempts) -> Result<Applied<A::State>, PostgresFault> {
         loop {
             let KeyRead { now, state, standing: before, version, .. } = self.read_to_replace(None).await?;
@@ -362,7 +363,7 @@ impl<A: Kept> KeyRow<A> {
         }
     }
 
-    /// Reads the key to replace it: as it counts under the quota of the question. `reference` is the name of a record.
+    /// Reads the key to replace it, converted to the caller's quota. `reference` is a record's name.
     pub(crate) async fn read_to_replace(
         &self,
         reference: Option<String>,
@@ -385,7 +386,7 @@ impl<A: Kept> KeyRow<A> {
         Ok(KeyRead { now, state: Some(state), standing, is_known, version })
     }
 
-    /// Returns the row of this content, to replace one that was read then.
+    /// Returns the row with this content, to replace the row that was read at `now`.
     pub(crate) fn written(
         &self,
         read_at: Timestamp,
@@ -397,8 +398,8 @@ impl<A: Kept> KeyRow<A> {
         Written { numbers: Numbers::of(&self.algorithm, state), ends, standing, read_at, version }
     }
 
-    /// Replaces the row, unless it has changed, and writes the record of a reference, unless that is known: its name,
-    /// and for how many microseconds. Both or neither; returns whether it did.
+    /// Replaces the row, unless it has changed, and writes the reference's record, unless the reference is known: its
+    /// name, and for how many microseconds. Does both or nothing, and returns whether it did.
     pub(crate) async fn replace(
         &self,
         written: Written,
@@ -442,7 +443,7 @@ fn array(spans: &[Duration]) -> Value {
     Value::Text((!spans.is_empty()).then(|| format!("{{{}}}", spans.join(","))))
 }
 
-/// An end of a standing. NULL: never.
+/// The end of a standing. NULL: never.
 fn until(at: Timestamp) -> Value {
     Value::Text((at > Timestamp::ZERO).then(|| at.as_nanos().to_string()))
 }
@@ -516,7 +517,7 @@ mod tests {
     use super::uuid;
 
     #[test]
-    fn the_name_of_a_key_is_written_as_a_uuid() {
+    fn a_keys_name_is_a_uuid() {
         assert_eq!(uuid("AAAAAAAAAAAAAAAAAAAAAA"), "0".repeat(32));
         assert_eq!(uuid("_____________________w"), "f".repeat(32));
         assert_eq!(uuid("AAAAAAAAAAAAAAAAAAAAAQ"), format!("{:032x}", 1));

@@ -1,4 +1,4 @@
-//! Charges by hand, each reference once: a reference is a record, which is written with the row of its key.
+//! Charges by hand, once per reference: a reference is a record, which is written with its key's row.
 
 use tower_sluice::LimiterError;
 use tower_sluice::store::remote::accounts::Reference;
@@ -9,8 +9,8 @@ use crate::kept::Kept;
 use crate::records::micros;
 
 impl PostgresBackend {
-    /// The name of the record of a reference of a key. No other limiter has such a name, since the hash of the key is
-    /// also over the name and the algorithm of this one.
+    /// The name of the record for a key's reference. No other limiter uses it, since the key's hash includes this
+    /// limiter's name and algorithm.
     fn reference_name<A>(&self, target: &Target<'_, A>, reference: Reference) -> String {
         format!("{}:{}:h{}", self.name(), target.name(), reference.tag())
     }

@@ -8,10 +8,10 @@ use tower_sluice::store::remote::{Fault, KindOfFault};
 
 use crate::sql;
 
-/// Why PostgreSQL gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
+/// Why PostgreSQL gave no decision. It is never a rejection. It is the [source](Error::source) of a [`LimiterError`].
 pub type PostgresFault = Fault<FaultKind>;
 
-/// What went wrong in a [`PostgresFault`].
+/// The cause of a [`PostgresFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
@@ -19,30 +19,30 @@ pub enum FaultKind {
     Unreachable,
     /// No answer in time. The statement may have been carried out.
     TimedOut,
-    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The statement may
-    /// have been carried out.
+    /// The calling task was cancelled, because its runtime was shut down, or it panicked. The statement may have been
+    /// carried out.
     Cancelled,
     /// No call was made, because PostgreSQL kept failing: the circuit breaker is open.
     BreakerOpen,
     /// No call was made, because too many were in flight.
     TooManyInFlight,
-    /// A request is about more than 62 keys of one table: each is decided in a statement of its own.
+    /// A request has more than 62 keys in one table, so each is decided in a separate statement.
     TooManyKeys,
     /// All connections that the pool may have were waiting for an answer. Nothing was charged.
     PoolExhausted,
-    /// There is no such table.
+    /// The table does not exist.
     NoTable,
-    /// The table is not as the migration makes it: it lacks a column or its primary key, or a column has another type.
+    /// The table differs from the migration's: it lacks a column or its primary key, or a column has another type.
     WrongTable,
     /// The database cannot store a text, because its encoding lacks a character.
     Encoding,
-    /// A pooler gave the statement to a connection of another client. Nothing was charged.
+    /// A pooler gave the statement to another client's connection. Nothing was charged.
     Pooler,
     /// The role may not use the table, or may not connect.
     NoPermission,
     /// The server is a standby, or its transactions are read only.
     ReadOnly,
-    /// Transactions of this role are not under READ COMMITTED, and this one met another.
+    /// This role's transactions are not under READ COMMITTED, and this one met another.
     Serialization,
     /// The statement waited for another transaction, which waited for it. Nothing was charged.
     Deadlock,
@@ -60,16 +60,16 @@ pub enum FaultKind {
     /// Other processes changed the key each time before it was written, until too little time was left. Nothing was
     /// charged.
     Contention,
-    /// The answer, or the row of the key, cannot be read.
+    /// The answer, or the key's row, cannot be read.
     Unintelligible,
-    /// Called from outside of a Tokio runtime.
+    /// Called from outside a Tokio runtime.
     NoRuntime,
     /// PostgreSQL gave an error that has no kind of its own.
     Other,
 }
 
 impl FaultKind {
-    /// A short name, such as `timed_out`, for the label of a metric.
+    /// A short name, such as `timed_out`, for a metric's label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         self.names().0
@@ -143,23 +143,23 @@ impl FaultKind {
         }
     }
 
-    /// Whether the connection cannot be used any more, and others that are as old probably neither: it has ended, or
-    /// its server is no primary any more.
+    /// Whether the connection cannot be used any more, and probably no other one that is as old, because it has ended,
+    /// or its server is no longer a primary.
     pub(crate) const fn ends_connections(self) -> bool {
         matches!(self, Self::ConnectionLost | Self::ShuttingDown | Self::ReadOnly)
     }
 
-    /// Whether the statements that the connection has prepared are of no use any more.
+    /// Whether the connection's prepared statements can no longer be used.
     pub(crate) const fn ends_this_connection(self) -> bool {
         self.ends_connections() || matches!(self, Self::Pooler | Self::WrongTable)
     }
 
-    /// Classifies an error by its `SQLSTATE`, its message, and the function of the server that has sent it. Messages
-    /// are in the language of the server, but quote our own texts.
+    /// Classifies an error by its `SQLSTATE`, its message, and the server function that has sent it. Messages are in
+    /// the server's language, but quote our own texts.
     fn of_error(state: &str, message: &str, routine: &str) -> Self {
         match state {
             "22P02" if message.contains(sql::OF_ANOTHER_CONNECTION) => Self::Pooler,
-            // There is no such statement, or there is one already, or it has other parameters.
+            // The statement does not exist, exists already, or has other parameters.
             "26000" | "42P05" | "22P03" => Self::Pooler,
             "08P01" if routine == "exec_bind_message" => Self::Pooler,
             // A prepared statement would return other columns: the table was changed.
@@ -217,7 +217,7 @@ pub(crate) fn of_connection(error: &dyn Error) -> PostgresFault {
     PostgresFault::new(FaultKind::ConnectionLost, detail)
 }
 
-/// The same error of a connection over which no statement was sent yet.
+/// Reclassifies an error from a connection over which no statement was sent yet.
 pub(crate) fn before_the_statement(fault: PostgresFault) -> PostgresFault {
     match fault.kind() {
         FaultKind::ConnectionLost => fault.with_kind(FaultKind::Unreachable),
@@ -225,14 +225,14 @@ pub(crate) fn before_the_statement(fault: PostgresFault) -> PostgresFault {
     }
 }
 
-/// Whether a statement has failed as a whole, and charged nothing, since another one was faster: see `joint.sql` and
+/// Whether a statement has failed as a whole, and charged nothing, because another one was faster: see `joint.sql` and
 /// `hand_insert.sql`.
 pub(crate) fn is_of_another_statement(fault: &PostgresFault) -> bool {
     let detail = fault.detail().unwrap_or_default();
     detail.contains("sluice: another statement") && detail.contains("22P02")
 }
 
-/// Wraps a fault into the error of a limiter, with the fault as its source.
+/// Wraps a fault into a limiter's error, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<PostgresFault>) -> LimiterError {
     fault.into().into()
 }

@@ -1,4 +1,4 @@
-//! PostgreSQL in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`).
+//! PostgreSQL in [`tower-sluice-config`](tower_sluice_config) files (crate feature `file`).
 //!
 //! ```toml
 //! [store.postgres]
@@ -10,9 +10,9 @@
 //! secret = "..."          # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out. The policies of such a store are limits over time, limits of requests in flight,
-//! queues, or balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give
-//! the reader [its limiters](limiters).
+//! All keys but `url` are optional. Policies with such a store are limits over time, limits on requests in flight,
+//! queues, or balances. Connections are not encrypted; for TLS, make the [`Postgres`] in code, and give the reader [its
+//! limiters](limiters).
 //!
 //! Create the table first: [`Config::migrations`](tower_sluice_config::Config::migrations) returns the statement.
 //!
@@ -54,7 +54,7 @@ const CURE: &str = "write postgres://USER:PASSWORD@HOST:PORT/DATABASE";
 
 const MOST_CONNECTIONS: usize = 1_000;
 
-/// The keys of the table.
+/// The TOML table's keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Raw {
@@ -68,15 +68,14 @@ struct Raw {
     secret: Option<String>,
 }
 
-/// Opens the store of a table, without a connection: for
-/// [`ConfigReader::store`](tower_sluice_config::ConfigReader::store).
+/// Opens a table's store, without a connection: for [`ConfigReader::store`](tower_sluice_config::ConfigReader::store).
 ///
 /// # Errors
 ///
 /// If a key is unknown, missing or wrong.
 pub fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
     let raw: Raw = table.read()?;
-    // Its message has no part of the address, which may have a password.
+    // Its message contains nothing from the address, which may have a password.
     let address: tokio_postgres::Config =
         raw.url.parse().map_err(|error| table.error("url", format_args!("url: {error}; {CURE}")))?;
     if address.get_ssl_mode() == SslMode::Require {
@@ -176,7 +175,7 @@ impl Store for PostgresLimiters {
 mod tests {
     use tower_sluice_config::Config;
 
-    /// The error of a table with these lines.
+    /// The error for a table with these lines.
     fn error(lines: &str) -> String {
         let text = format!(
             "[store.postgres]\n{lines}\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\

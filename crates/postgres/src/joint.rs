@@ -19,13 +19,13 @@ use crate::pool::Value;
 use crate::postgres::Postgres;
 use crate::sql::{Kind, Parameter, Statement};
 
-/// A cost above all that a quota ever admits.
+/// A cost above every quota's maximum.
 const TOO_MUCH: u64 = Quota::MAX_UNITS + 1;
 
 /// A set of keys has a bit for each, in a `bigint`.
 const MOST_KEYS: usize = 62;
 
-/// The arguments of a call about one key, and the answer.
+/// One key's arguments in a call, and the answer.
 #[derive(Clone, Debug)]
 pub struct KeyPart {
     kind: Kind,
@@ -55,7 +55,7 @@ impl fmt::Debug for Windows {
     }
 }
 
-/// The row of a key, as the statement has read it.
+/// A key's row, as the statement has read it.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyAnswer {
     pub(crate) now: Timestamp,
@@ -64,7 +64,7 @@ pub(crate) struct KeyAnswer {
     pub(crate) is_charged: bool,
 }
 
-/// The outcome of a statement.
+/// A statement's outcome.
 pub(crate) struct Outcome {
     pub(crate) now: Timestamp,
     /// The number of the set that was charged, from 1 on.
@@ -72,13 +72,13 @@ pub(crate) struct Outcome {
     pub(crate) answers: Vec<KeyAnswer>,
 }
 
-/// Some keys were created by another statement, and nothing was charged; or none of the windows was right.
+/// Another statement created some of the keys, and nothing was charged; or none of the windows was right.
 enum Again {
     AtOnce,
     At(Timestamp),
 }
 
-/// A call, with all that it needs to outlive its caller.
+/// A call, owning everything that it needs to outlive its caller.
 pub(crate) struct JointCall {
     pub(crate) postgres: Postgres,
     pub(crate) parts: Vec<KeyPart>,
@@ -103,7 +103,7 @@ impl JointCall {
         }
     }
 
-    /// Decides on two keys, if both have rows as most are. Otherwise returns `None`, and charges nothing.
+    /// Decides on two keys, if both rows are plain. Otherwise returns `None`, and charges nothing.
     async fn charge_plainly(&self) -> Result<Option<Outcome>, PostgresFault> {
         let ([one, other], Some([0b11])) = (&*self.parts, self.sets.as_deref()) else { return Ok(None) };
         if one.cost == 0 || other.cost == 0 || !self.postgres.charges_plainly() {
@@ -270,7 +270,7 @@ impl JointBackend for PostgresBackend {
         let sets = alternatives.map(|alternatives| {
             let sets = alternatives.sets().map(|set| set.iter().fold(0, |bits, index| bits | 1_u64 << index));
             let sets: Vec<u64> = sets.collect();
-            // None stands for all keys.
+            // An empty list stands for all keys.
             if sets.is_empty() { vec![(1 << parts.len()) - 1] } else { sets }
         });
         let copies = parts.iter().map(|part| (**part).clone()).collect();

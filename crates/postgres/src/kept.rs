@@ -1,4 +1,4 @@
-//! How the state of each algorithm lies in a row.
+//! How a row stores each algorithm's state.
 
 use std::error::Error;
 use std::fmt;
@@ -15,8 +15,7 @@ use crate::fault::{FaultKind, PostgresFault};
 use crate::pool::Value;
 use crate::sql::Kind;
 
-/// An algorithm whose states can be kept on PostgreSQL: all of `tower-sluice` are, `CalendarWindow` with the feature
-/// `calendar`.
+/// An algorithm whose states PostgreSQL can keep: all in `tower-sluice`, `CalendarWindow` with the feature `calendar`.
 pub trait Kept: Rows {
     /// Checks whether PostgreSQL can keep this algorithm.
     ///
@@ -24,7 +23,7 @@ pub trait Kept: Rows {
     ///
     /// [`Unfit`] if it cannot.
     fn fits(&self) -> Result<(), Unfit> {
-        // The phase of the greatest draw is the latest: only without staggering is it zero.
+        // The greatest draw has the latest phase, which is zero only without staggering.
         if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
     }
 }
@@ -49,18 +48,18 @@ impl fmt::Display for Unfit {
 
 impl Error for Unfit {}
 
-/// Keeps other crates from implementing [`Kept`], whose statements must fit to the states.
+/// Keeps other crates from implementing [`Kept`], whose statements must fit the states.
 pub(crate) mod sealed {
     use super::{Kind, Portable, Receipt, Timestamp};
 
-    /// The rows of one algorithm.
+    /// One algorithm's rows.
     pub trait Rows: Portable + Clone {
-        /// Which it is.
+        /// The algorithm.
         #[doc(hidden)]
         const KIND: Kind;
 
-        /// The windows around `asked`, if they are of the calendar: from the first instant on, windows end at the two
-        /// others.
+        /// The calendar windows around `asked`, if the algorithm has them: from the first time on, windows end at the
+        /// two others.
         #[doc(hidden)]
         fn windows(&self, asked: Timestamp) -> [Timestamp; 3] {
             let _ = asked;
@@ -87,7 +86,7 @@ pub(crate) mod sealed {
     }
 }
 
-/// The version of the format of states in which units have 8 bytes.
+/// The version of the state format in which units have 8 bytes.
 const WIDE: u8 = 2;
 
 /// Returns the length of a quota's period.
@@ -95,12 +94,12 @@ pub(crate) fn period_nanos(quota: &Quota) -> u64 {
     u64::try_from(quota.period().as_nanos()).expect("periods are kept as 64 bits of nanoseconds")
 }
 
-/// What the limit, the burst and the period of a state are.
+/// A quota's limit, burst and period, as states contain them.
 pub(crate) fn terms(quota: &Quota) -> [u64; 3] {
     [quota.limit(), quota.max_burst(), period_nanos(quota)]
 }
 
-/// The numbers of a state, and the quota under which they count.
+/// A state's numbers, and the quota under which they count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
     pub(crate) limit: u64,
@@ -112,7 +111,7 @@ pub(crate) struct Numbers {
 }
 
 impl Numbers {
-    /// Makes a state of them, as it counts at `now` under the quota of the algorithm.
+    /// Makes a state from the numbers, as it counts at `now` under the algorithm's quota.
     pub(crate) fn state<A: Rows>(&self, algorithm: &A, now: Timestamp) -> Result<A::State, PostgresFault> {
         let mut bytes = vec![WIDE, A::KIND.letter()];
         for number in [self.limit, self.burst, self.period] {
@@ -131,13 +130,13 @@ impl Numbers {
         Ok(algorithm.as_counted(state, now))
     }
 
-    /// The numbers of a state, `None` if the key owes nothing.
+    /// A state's numbers; a state of `None` owes nothing.
     pub(crate) fn of<A: Rows>(algorithm: &A, state: Option<&A::State>) -> Self {
         let [limit, burst, period] = terms(&algorithm.quota());
         let mut numbers = Self { limit, burst, period, number: 0, previous: 0, used: 0 };
         let Some(state) = state else { return numbers };
         let bytes = algorithm.to_bytes(state);
-        // Behind the version, the kind, limit, burst and period.
+        // They follow the version, the kind, limit, burst and period.
         let width = if bytes[0] == WIDE { 8 } else { 4 };
         let (number, counts) = bytes[10 + 2 * width..].split_at(if A::KIND == Kind::Bucket { 16 } else { 8 });
         let whole = |bytes: &[u8]| bytes.iter().fold(0, |sum: u128, byte| sum << 8 | u128::from(*byte));
@@ -150,16 +149,16 @@ impl Numbers {
         numbers
     }
 
-    /// The quota under which they count, if it is not that one.
+    /// The quota under which the numbers count, if it is not `own`.
     pub(crate) fn another_quota(&self, own: &Quota, kind: Kind) -> Option<Quota> {
         let [limit, burst, period] = terms(own);
-        // Windows have no burst.
+        // Windows do not have a burst.
         let is_same = self.limit == limit && self.period == period && (self.burst == burst || kind != Kind::Bucket);
         let quota = Quota::try_per(self.limit, Duration::from_nanos(self.period)).ok().filter(|_| !is_same)?;
         if kind == Kind::Bucket { quota.try_burst(self.burst).ok() } else { Some(quota) }
     }
 
-    /// Takes back the charge of `requests`, since which no time has passed.
+    /// Takes back the charge for `requests`, since which no time has passed.
     pub(crate) fn before(mut self, kind: Kind, requests: u32, cost: u64) -> Self {
         let units = u64::from(requests).saturating_mul(cost);
         match kind {
@@ -171,7 +170,7 @@ impl Numbers {
         self
     }
 
-    /// Corrects them if they are from the future, which ends so much earlier now.
+    /// Corrects numbers from the future, which now ends by `ahead` earlier.
     fn corrected(mut self, kind: Kind, ahead: u64, until: Timestamp) -> Self {
         match kind {
             Kind::Bucket => {
@@ -188,7 +187,7 @@ impl Numbers {
     }
 }
 
-/// The row of a key.
+/// A key's row.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) numbers: Numbers,
@@ -213,7 +212,7 @@ impl Row {
         Ok(Some(Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing }))
     }
 
-    /// Reads the columns of an algorithm that a plain charge returns, which was made under this quota.
+    /// Reads the algorithm's columns that a plain charge under this quota returns.
     pub(crate) fn read_plain(fields: &mut Fields, kind: Kind, quota: [u64; 3]) -> Result<Self, PostgresFault> {
         let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
         let previous = if kind == Kind::SlidingWindow { fields.unsigned()? } else { 0 };
@@ -225,7 +224,7 @@ impl Row {
         Self { numbers: Numbers { limit, burst, period, number, previous, used }, standing: Standing::default() }
     }
 
-    /// Reads the columns that `sql::BRIEF_ROW` names, of a row that a statement under this quota has written.
+    /// Reads the columns that `sql::BRIEF_ROW` names, from a row that a statement under this quota has written.
     pub(crate) fn read_brief(fields: &mut Fields, quota: [u64; 3]) -> Result<Self, PostgresFault> {
         let number = fields.number()?.ok_or_else(|| unreadable("number"))?;
         let plain = Self::plain(quota, number, fields.unsigned()?, fields.unsigned()?);
@@ -245,7 +244,7 @@ impl Row {
         Ok(Self { numbers: Numbers { limit, burst, period, ..plain.numbers }, standing })
     }
 
-    /// Corrects a row that was written by a clock which was ahead, as the statements do.
+    /// Corrects a row that was written by a clock which was ahead, like the statements do.
     pub(crate) fn corrected(mut self, kind: Kind, changed: Timestamp, now: Timestamp) -> Self {
         // `changed` has whole microseconds.
         let ahead = changed.as_nanos().saturating_sub(now.as_nanos() / 1_000 * 1_000);
@@ -257,8 +256,8 @@ impl Row {
         self
     }
 
-    /// The state while the standing is in force, under the quota of the algorithm: not at the end of a ban, since an
-    /// operator may lift it.
+    /// The state while the standing is in force, under the algorithm's quota. It is not as of the end of a ban, since
+    /// an operator may lift it.
     pub(crate) fn state_in_force<A: Rows>(&self, algorithm: &A, now: Timestamp) -> Result<A::State, PostgresFault> {
         self.numbers.state(algorithm, now.max(self.standing.owing_until))
     }
@@ -268,7 +267,7 @@ fn clamped(nanos: u128) -> u64 {
     u64::try_from(nanos).unwrap_or(u64::MAX)
 }
 
-/// The fields of a row, in their order.
+/// A row's fields, in their order.
 #[derive(Debug)]
 pub(crate) struct Fields(std::vec::IntoIter<Value>);
 
@@ -304,7 +303,7 @@ impl Fields {
         }
     }
 
-    /// Reads a `numeric`, as text. One below zero is none: it is an instant before 1970.
+    /// Reads a `numeric`, as text. A negative number is a time before 1970, and reads as `None`.
     fn number(&mut self) -> Result<Option<u128>, PostgresFault> {
         let Some(text) = self.text()? else { return Ok(None) };
         if text.starts_with('-') {
@@ -321,8 +320,8 @@ fn unreadable(what: &str) -> PostgresFault {
 impl Rows for TokenBucket {
     const KIND: Kind = Kind::Bucket;
 
-    /// When the charge is paid, in the units of its quota. A refund takes from the greatest number as much as is
-    /// unpaid; at the beginning of time that is all, if the price is above all such numbers.
+    /// When the charge is paid, in its quota's units. A refund takes the unpaid part from the greatest number. At the
+    /// beginning of time, everything up to the payment is unpaid, if the price is above all such numbers.
     fn receipt_number(&self, receipt: Receipt, _: Timestamp) -> Option<u128> {
         use tower_sluice::algorithm::Algorithm;
 
@@ -334,13 +333,13 @@ impl Rows for TokenBucket {
         let numbers = Numbers { limit, burst, period, number: MOST, previous: 0, used: 0 };
         let state = numbers.state(&dear, Timestamp::ZERO).ok()?;
         let left = dear.to_bytes(&dear.refund(state, Timestamp::ZERO, u64::MAX, receipt));
-        // Behind two bytes and the quota, whose limit and burst have four.
+        // They follow two bytes and the quota, whose limit and burst have four.
         let left = u128::from_be_bytes(left[18..].try_into().ok()?);
         Some(MOST - left).filter(|paid_at| *paid_at > 0)
     }
 }
 
-/// Returns the one of these windows that a receipt names: a refund takes from no other window.
+/// Returns the window that a receipt names: a refund takes from no other window.
 fn window_of<A: Rows>(algorithm: &A, receipt: Receipt, windows: impl IntoIterator<Item = u64>) -> Option<u128> {
     let [limit, burst, period] = terms(&algorithm.quota());
     let is_named = |window: &u64| {
@@ -352,8 +351,8 @@ fn window_of<A: Rows>(algorithm: &A, receipt: Receipt, windows: impl IntoIterato
     windows.into_iter().find(is_named).map(u128::from)
 }
 
-/// The windows that may have been charged, if `asked` is within a period of the time of the server: a charge counts to
-/// the end of the next window.
+/// The windows that may have been charged, if `asked` is within a period of the server's time: a charge counts to the
+/// end of the next window.
 fn windows_around(quota: &Quota, asked: Timestamp) -> impl Iterator<Item = u64> {
     let present = asked.as_nanos() / period_nanos(quota);
     present.saturating_sub(2)..=present.saturating_add(1)
@@ -398,7 +397,7 @@ impl Rows for tower_sluice::algorithm::CalendarWindow {
         let is_named = |end: &Timestamp| {
             let end_nanos = end.as_nanos();
             let numbers = Numbers { limit, burst, period, number: end_nanos.into(), previous: 0, used: 1 };
-            // Read at its end, a state stays in its window.
+            // If it is read at its end, a state stays in its window.
             let Ok(state) = numbers.state(self, *end) else { return false };
             let refunded = self.refund(state, *end, 1, receipt);
             self.to_bytes(&refunded) != self.to_bytes(&state)

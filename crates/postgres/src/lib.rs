@@ -1,5 +1,5 @@
 #![doc = include_str!("../README.md")]
-// Without a driver, nothing can fail as a server does.
+// Without a driver, no call can reach a server and fail.
 #![cfg_attr(not(any(feature = "bb8", feature = "deadpool", feature = "sqlx")), allow(dead_code))]
 
 mod backend;

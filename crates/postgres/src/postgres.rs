@@ -16,41 +16,41 @@ use crate::sessions::{Sessions, Settings};
 use crate::sql::{self, Parameter, Statement, Statements};
 use crate::turns::Turns;
 
-/// How many calls of a process may be in flight: they wait for the connections of the pool.
+/// How many calls a process may have in flight: they wait for the pool's connections.
 const IN_FLIGHT: usize = 1_000;
 
-/// After so many new rows, a process deletes expired ones.
+/// After this many new rows, a process deletes expired ones.
 const NEW_ROWS: u32 = 16;
 
-/// How many rows it examines then. It deletes as many as it makes while one of 16 rows has expired: so no more of them
-/// have, at a steady rate of new keys.
+/// How many rows it examines then. While one in 16 rows has expired, it deletes as many as it makes, so at a steady
+/// rate of new keys, no more than that have expired.
 const EXAMINED: i64 = 16 * NEW_ROWS as i64;
 
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A name of PostgreSQL has 63 bytes, of which the table of records needs some.
+/// PostgreSQL's names have 63 bytes, and the table of records needs some.
 const LONGEST_NAME: usize = 63 - sql::RECORDS.len();
 
-/// The sweeps of this process.
+/// This process's sweeps.
 #[derive(Debug, Default)]
 struct Sweeps {
     new_rows: AtomicU32,
     is_running: AtomicBool,
 }
 
-/// A table on PostgreSQL, which many limiters can share, each with [settings](crate::PostgresStore) of its own.
+/// A table on PostgreSQL, which many limiters can share, each with its own [settings](crate::PostgresStore).
 ///
-/// Cloning is cheap. Clones share the circuit breaker, the connections and the bound of calls in flight.
+/// Cloning is cheap. Clones share the circuit breaker, the connections and the bound on calls in flight.
 ///
 /// # Connections
 ///
-/// There are at most as many as the [pool](Pool) may have, and while no connection can be made, one attempt more. Each
-/// of them has a `statement_timeout` of three quarters of the [timeout](Self::timeout), so that the server itself ends
-/// a statement that its request has given up, and `enable_seqscan = off`, so that no plan reads the whole table. They
-/// are made when requests need them, and outlive those requests: a connection may take up to a minute. One whose
-/// statement gets no answer is closed, and never used again.
+/// The store has at most as many connections as the [pool](Pool) may have, and while no connection can be made, one
+/// attempt more. Each has a `statement_timeout` at three quarters of the [timeout](Self::timeout), so that the server
+/// itself ends a statement that its request has given up, and `enable_seqscan = off`, so that no plan reads the whole
+/// table. The store makes connections when requests need them, and they outlive those requests: connecting may take up
+/// to a minute. If a statement gets no answer, its connection is closed, and never used again.
 ///
-/// At most one statement of this process is in flight for a key.
+/// This process has at most one statement in flight for a key.
 ///
 /// # The table
 ///
@@ -64,7 +64,7 @@ pub struct Postgres {
     table: Arc<str>,
     statements: Arc<Statements>,
     calls: Arc<Calls>,
-    /// Apart, so that a missing table of records stops no limits over time.
+    /// Separate, so that a missing table of records does not stop limits over time.
     record_calls: Arc<Calls>,
     secret: Arc<[u8]>,
     sweeps: Arc<Sweeps>,
@@ -76,17 +76,17 @@ pub struct Postgres {
     is_whole: bool,
 }
 
-/// The clocks of tests.
+/// Clocks for tests.
 #[cfg(test)]
 #[derive(Clone, Default)]
 struct Clocks {
-    /// In place of the server's.
+    /// Replaces the server's clock.
     server: Option<Arc<dyn Clock>>,
-    /// In place of the clock of this process.
+    /// Replaces this process's clock.
     process: Option<Arc<dyn Clock>>,
 }
 
-/// Dropped with a sweep, also if its runtime ends before: otherwise there would be no further sweep.
+/// Dropped with a sweep, even if its runtime ends before. Otherwise there would be no further sweep.
 struct Running(Arc<Sweeps>);
 
 impl Drop for Running {
@@ -96,7 +96,7 @@ impl Drop for Running {
 }
 
 impl Postgres {
-    /// Keeps budgets in the table `sluice_state`, over the connections of `pool`. No call is made before the first
+    /// Keeps budgets in the table `sluice_state`, over connections like those in `pool`. Makes no call before the first
     /// decision.
     pub fn new(pool: impl Pool) -> Self {
         const TABLE: &str = "sluice_state";
@@ -124,8 +124,8 @@ impl Postgres {
     ///
     /// # Panics
     ///
-    /// If the name has other characters than small letters, digits and underscores, and a dot behind the schema, or if
-    /// a word of it has more than 55.
+    /// If the name has characters other than lower-case letters, digits and underscores, and a dot behind the schema,
+    /// or if one of its words has more than 55.
     #[track_caller]
     pub fn table(self, name: &str) -> Self {
         assert!(
@@ -136,7 +136,7 @@ impl Postgres {
         Self { table: name.into(), statements: Arc::new(Statements::new(name)), calls, record_calls, ..self }
     }
 
-    /// Whether a name can be that of a [`table`](Self::table).
+    /// Whether a [`table`](Self::table) may have this name.
     pub(crate) fn is_table_name(name: &str) -> bool {
         let is_word = |word: &str| {
             let mut bytes = word.bytes();
@@ -147,12 +147,12 @@ impl Postgres {
         name.split('.').count() <= 2 && name.split('.').all(is_word)
     }
 
-    /// Sets how long a decision may take, all in all, also the wait for a connection; 100 ms by default. If PostgreSQL
-    /// has not answered by then, the policy decides what happens to the request, and what PostgreSQL may have charged
-    /// stays charged. A statement has three quarters of it on the server (`statement_timeout`), unless the role has
-    /// less.
+    /// Sets how long a decision may take in total, including the wait for a connection; 100 ms by default. If
+    /// PostgreSQL has not answered by then, the policy decides what happens to the request, and units that PostgreSQL
+    /// may have charged stay charged. On the server, a statement has three quarters of this time (`statement_timeout`),
+    /// unless the role has less.
     ///
-    /// A clone with another timeout has connections of its own.
+    /// A clone with another timeout has its own connections.
     ///
     /// # Panics
     ///
@@ -164,10 +164,10 @@ impl Postgres {
         self.with_connections(timeout, settings)
     }
 
-    /// The connections lead to a pooler that gives each statement to any connection of the server (transaction mode of
-    /// pgbouncer). Then no settings are made and no statements prepared, since both would meet other clients: a
-    /// statement is parsed and planned each time, which takes the server some milliseconds. Give the role a
-    /// `statement_timeout`.
+    /// Call this if the connections lead to a pooler that gives each statement to any connection to the server
+    /// (pgbouncer's transaction mode). Then the store makes no settings and prepares no statements, since both would
+    /// affect other clients. Each statement is parsed and planned every time, which takes the server some milliseconds.
+    /// Give the role a `statement_timeout`.
     ///
     /// Without this, decisions behind such a pooler fail with [`FaultKind::Pooler`](crate::FaultKind::Pooler). `sqlx`
     /// takes two round trips for such a statement, so its pooler must follow prepared statements (pgbouncer from 1.21
@@ -185,25 +185,25 @@ impl Postgres {
         Self { sessions, calls, record_calls, ..self }
     }
 
-    /// Sets a secret for the hashes that stand for clients in the table, so that a reader of the table cannot find out
-    /// by trying which clients they are. All processes that share budgets need the same. Empty by default.
+    /// Sets a secret for the hashes that represent clients in the table, so that a reader of the table cannot find out
+    /// the clients by trying. All processes that share budgets need the same secret. Empty by default.
     pub fn secret(self, secret: impl AsRef<[u8]>) -> Self {
         Self { secret: secret.as_ref().into(), ..self }
     }
 
-    /// Returns the statements that create the tables, for your migrations. They change nothing if the tables are there.
+    /// Returns the statements that create the tables, for your migrations. They change nothing if the tables exist.
     ///
-    /// The first is for limits over time. It is `UNLOGGED`: a decision writes no write-ahead log and waits for no disk.
-    /// A crash of the server empties it, and a standby has none of it: then all keys have their full budgets. To keep
-    /// the budgets, leave that word out. The second, whose name has `_records` behind it, has the
-    /// [records](crate::PostgresRecords) of all other limiters, and is logged.
+    /// The first table is for limits over time. It is `UNLOGGED`, so a decision writes no write-ahead log and does not
+    /// wait for a disk. A server crash empties it, and a standby does not have its rows; all keys have their full
+    /// budgets then. To keep the budgets, leave that word out. The second table, whose name ends with `_records`, holds
+    /// all other limiters' [records](crate::PostgresRecords), and is logged.
     #[must_use]
     pub fn migration(&self) -> String {
         sql::migrations(&self.table).join(";\n\n")
     }
 
-    /// Executes the [migration](Self::migration), over a connection that is made for it. Several processes may do so at
-    /// once: the server lets one at a time do it. Has a minute, and is not bounded by the circuit breaker.
+    /// Executes the [migration](Self::migration) over a connection of its own. Several processes may do so at once,
+    /// because the server lets one at a time do it. It may take a minute, and the circuit breaker does not apply.
     ///
     /// # Errors
     ///
@@ -213,7 +213,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// [Migrates](Self::migrate), unless both tables are there: the role of a service may have no right to create them.
+    /// [Migrates](Self::migrate), unless both tables exist: a service's role may not be allowed to create them.
     #[cfg(feature = "file")]
     pub(crate) async fn prepare(&self) -> Result<(), PostgresFault> {
         match self.sessions.execute(&sql::look(&self.table), Duration::from_secs(10)).await {
@@ -222,8 +222,8 @@ impl Postgres {
         }
     }
 
-    /// Returns the state of the server, as this process knows it: the circuit breaker and the calls in flight. While
-    /// the breaker is open, decisions fail at once.
+    /// Returns the server's state as this process knows it: the circuit breaker and the calls in flight. While the
+    /// breaker is open, decisions fail at once.
     pub fn health(&self) -> NodeHealth {
         self.calls.health()
     }
@@ -233,18 +233,18 @@ impl Postgres {
         self.sessions.run(statement, parameters, ()).await
     }
 
-    /// Sends a statement that locks the rows of these keys, when no other one of this process does.
+    /// Sends a statement that locks these keys' rows, once no other statement by this process does.
     pub(crate) async fn run_in_turn(&self, statement: &Statement, parameters: Vec<Value>, keys: Vec<String>) -> Answer {
         let turn = self.turns.take(keys).await;
         self.sessions.run(statement, parameters, turn).await
     }
 
-    /// Counts a new row. Deletes expired rows beside the path of requests, now and then.
+    /// Counts a new row. Now and then, deletes expired rows in the background.
     pub(crate) fn note_new_row(&self, key: &str) {
         self.note_new(&self.sweeps, key, |statements| &statements.sweep);
     }
 
-    /// The same of a record.
+    /// Counts a new record, and deletes expired records like [`note_new_row`](Self::note_new_row).
     pub(crate) fn note_new_record(&self, name: &str) {
         self.note_new(&self.record_sweeps, name, |statements| &statements.record_sweep);
     }
@@ -255,14 +255,14 @@ impl Postgres {
             let (postgres, key, running) = (self.clone(), key.to_owned(), Running(Arc::clone(sweeps)));
             tokio::spawn(async move {
                 let sweep = postgres.sweep_by(statement(&postgres.statements), &key, EXAMINED);
-                // Whatever comes of it: the next one examines other rows.
+                // After a failure, the next sweep examines other rows.
                 let _ = timeout(SWEEP_TIMEOUT, sweep).await;
                 drop(running);
             });
         }
     }
 
-    /// Deletes the expired ones of so many rows behind a key.
+    /// Examines this many rows behind a key, and deletes those that have expired.
     #[cfg(test)]
     pub(crate) async fn sweep(&self, key: &str, examined: i64) -> Answer {
         self.sweep_by(&self.statements.sweep, key, examined).await
@@ -282,7 +282,7 @@ impl Postgres {
         &self.statements
     }
 
-    /// Whether a plain charge is tried first: a test also charges by whole statements alone.
+    /// Whether a plain charge is tried first. A test also charges by whole statements alone.
     pub(crate) const fn charges_plainly(&self) -> bool {
         #[cfg(test)]
         return !self.is_whole;
@@ -302,13 +302,13 @@ impl Postgres {
         &self.secret
     }
 
-    /// The time by the clock of tests that replaces the server's.
+    /// The time by the test clock that replaces the server's.
     #[cfg(test)]
     pub(crate) fn test_clock(&self) -> Option<i64> {
         self.clocks.server.as_ref().map(|clock| i64::try_from(clock.now().as_nanos()).expect("a time before 2262"))
     }
 
-    /// The time on the clock of this process, which is used to guess the windows of the server.
+    /// This process's clock, by which we guess the server's windows.
     pub(crate) fn time_here(&self) -> Timestamp {
         #[cfg(test)]
         if let Some(clock) = self.clocks.process.as_ref().or(self.clocks.server.as_ref()) {
@@ -317,12 +317,12 @@ impl Postgres {
         Wall.now()
     }
 
-    /// Identifies the pool and the table among those of this process.
+    /// Identifies the pool and the table within this process.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.statements).addr()
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of one [`Postgres`].
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.sessions.is_same_pool(&other.sessions) && self.table == other.table && self.secret == other.secret
     }
@@ -342,14 +342,14 @@ impl Postgres {
         self
     }
 
-    /// Lets the clock of this process show something else than the server's.
+    /// Lets this process's clock differ from the server's.
     #[cfg(feature = "calendar")]
     pub(crate) fn with_clock_here(mut self, clock: impl Clock) -> Self {
         self.clocks.process = Some(Arc::new(clock));
         self
     }
 
-    /// Sends a statement of a test.
+    /// Sends a test's statement.
     pub(crate) async fn query(&self, text: &str) -> Answer {
         self.sessions.execute(text, Duration::from_secs(60)).await
     }

@@ -1,4 +1,4 @@
-//! [`PostgresRecords`]: the records of limiters that are no algorithm's.
+//! [`PostgresRecords`]: the records of limiters that do not use an algorithm.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::pool::{Answer, Value};
 use crate::postgres::Postgres;
 use crate::sql::{Parameter, Statement};
 
-/// The second table of a [`Postgres`]: the records of requests in flight, of queues, of units that were bought, of
-/// references of charges by hand, and of free retries. Made by [`Postgres::records`].
+/// The second table of a [`Postgres`]: records for requests in flight, queues, prepaid units, references in charges by
+/// hand, and free retries. Made by [`Postgres::records`].
 ///
 /// # Cost
 ///
-/// A read and a swap are one statement each. A swap writes the write-ahead log, since units that were bought must not
-/// be lost: the server waits for its disk, unless `synchronous_commit` is off for the role.
+/// A read and a swap are one statement each. A swap writes the write-ahead log, since prepaid units must not be lost.
+/// So the server waits for its disk, unless `synchronous_commit` is off for the role.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PostgresRecords(Postgres);
@@ -31,7 +31,7 @@ impl Postgres {
     }
 }
 
-/// An entry of an index of PostgreSQL has less than 2,704 bytes.
+/// An entry in PostgreSQL's index has less than 2,704 bytes.
 const LONGEST_NAME: usize = 2_000;
 
 /// A record in a statement.
@@ -45,14 +45,14 @@ struct Arguments {
 }
 
 impl PostgresRecords {
-    /// Makes a call of one statement.
+    /// Makes a call with one statement.
     async fn call(
         &self,
         limits: CallLimits,
         statement: fn(&Postgres) -> &Statement,
         arguments: Arguments,
     ) -> Result<Vec<Vec<Value>>, LimiterError> {
-        // Before the call, so that it counts as no failure of the server.
+        // Checked before the call, so that it does not count as a server failure.
         if arguments.name.contains('\0') || arguments.name.len() > LONGEST_NAME {
             let problem = format!("a limiter's name has {LONGEST_NAME} bytes at the most, and no NUL");
             return Err(failed(PostgresFault::new(FaultKind::Encoding, problem)));
@@ -97,7 +97,7 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-/// A lifetime that PostgreSQL can add to a time: 290,000 years are for ever.
+/// A lifetime that PostgreSQL can add to a time: 290,000 years count as forever.
 pub(crate) fn micros(lifetime: Duration) -> Option<i64> {
     const FOREVER: i64 = i64::MAX / 16;
     i64::try_from(lifetime.as_nanos().div_ceil(1_000)).ok().filter(|micros| *micros < FOREVER)

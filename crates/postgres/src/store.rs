@@ -1,4 +1,4 @@
-//! [`PostgresStore`]: the settings of one limiter.
+//! [`PostgresStore`]: one limiter's settings.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use crate::backend::PostgresBackend;
 use crate::kept::Kept;
 use crate::postgres::Postgres;
 
-/// The settings of a limiter whose keys are on PostgreSQL, where all processes that name it alike share them.
+/// The settings of a limiter whose keys are on PostgreSQL, where all processes that use the same name share them.
 ///
-/// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and from these.
+/// [`RateLimiter::new`](tower_sluice::RateLimiter::new) makes the limiter from an algorithm and these settings.
 ///
 /// # Quotas
 ///
-/// All quotas fit: limits, bursts and costs of up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
+/// All quotas fit: limits, bursts and costs up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS)
 /// (999,999,999,999,999), per nanosecond or per century. Staggered windows do not fit: see [`Unfit`](crate::Unfit).
 ///
 /// # Cost
@@ -31,33 +31,33 @@ use crate::postgres::Postgres;
 /// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
 /// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
 /// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes.
-/// Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. Of a key that is in
-/// demand everywhere, the server makes one decision after the other: take leases.
+/// Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. If a key is in demand
+/// everywhere, the server makes one decision after the other, so use leases.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
 /// # Expired rows
 ///
-/// For every 16 new keys of a process, it examines 256 random rows, and deletes those that have expired, beside the
-/// path of requests. At a steady rate of new keys, one in 16 rows has expired. If no new keys come, rows stay.
+/// For every 16 new keys, a process examines 256 random rows in the background, and deletes those that have expired. At
+/// a steady rate of new keys, one in 16 rows has expired. If no new keys come, rows stay.
 ///
 /// # Accuracy
 ///
-/// Exact over all processes, by the clock of the server, in whole microseconds, which is read under the lock of the
-/// row. If that clock is set back, as after a failover, keys owe as much as at their last decision: nothing is admitted
-/// twice, and nobody is locked out.
+/// Exact over all processes, by the server's clock, in whole microseconds, which is read under the row's lock. If that
+/// clock is set back, as after a failover, keys owe as much as at their last decision: nothing is admitted twice, and
+/// no client is locked out.
 ///
 /// # Another quota
 ///
-/// A limiter with another quota may have the same name: processes with the old one and with the new one share the
-/// state, as while a change is rolled out. Each decision converts it to its own quota, as after a [live
+/// A limiter with another quota may have the same name, so that processes with the old and the new quota share the
+/// state while you roll out a change. Each decision converts it to its own quota, as after a [live
 /// change](https://docs.rs/tower-sluice/latest/tower_sluice/trait.Limiter.html#method.inherit): used units stay used.
 ///
 /// # Bans, allowances and debts
 ///
-/// They are in the row of the key, and so cost a decision nothing. Bans that
-/// [grow](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#method.growing) are counted there, for
-/// all processes together. Refunds of earlier charges do nothing while one of them is in force.
+/// They are in the key's row, and so cost a decision nothing. The row counts bans that
+/// [grow](https://docs.rs/tower-sluice/latest/tower_sluice/struct.Penalty.html#method.growing), for all processes
+/// together. Refunds for earlier charges do nothing while one of them is in force.
 ///
 /// # Free retries, references of charges by hand, and who is rejected most
 ///
@@ -66,17 +66,17 @@ use crate::postgres::Postgres;
 ///
 /// # When PostgreSQL fails, or does not answer
 ///
-/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Postgres::timeout), with a
-/// [`PostgresFault`](crate::PostgresFault) as the source of its error. Five failures in a row open the circuit breaker,
-/// and decisions fail at once. While it is open, connections are made in the background, and the first of them closes
-/// it with the next decision. For the local fallback, the limiter also counts in memory what PostgreSQL admits. A
-/// statement that may have run is not sent again.
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](Postgres::timeout), and its error's source is
+/// a [`PostgresFault`](crate::PostgresFault). Five failures in a row open the circuit breaker, and decisions fail at
+/// once. While it is open, the store makes connections in the background, and the first of them closes it with the next
+/// decision. For the local fallback, the limiter also counts in memory the requests that PostgreSQL admits. A statement
+/// that may have run is not sent again.
 ///
-/// A statement that waits for a lock is ended by the server after three quarters of the timeout. For a transaction that
-/// holds locks of the table, such as that of a person, set `idle_in_transaction_session_timeout`.
+/// The server ends a statement that waits for a lock after three quarters of the timeout. Against other transactions
+/// that hold locks on the table, such as a person's, set `idle_in_transaction_session_timeout`.
 ///
-/// Transactions must be under READ COMMITTED, the default. If another is the default of the role, decisions on a busy
-/// key fail with [`Serialization`](crate::FaultKind::Serialization).
+/// Transactions must be under READ COMMITTED, the default. If the role has another default, decisions on a busy key
+/// fail with [`Serialization`](crate::FaultKind::Serialization).
 ///
 /// # Cancel safety
 ///
@@ -86,13 +86,13 @@ use crate::postgres::Postgres;
 pub struct PostgresStore(RemoteStore<PostgresBackend>);
 
 impl PostgresStore {
-    /// Creates the settings of the one limiter that is called `name`: limiters that share a table need different names,
-    /// and limiters of several processes that share their budgets need the same. With another algorithm, a limiter of
-    /// the same name has other keys.
+    /// Creates the settings for the limiter named `name`. Limiters that share a table need different names, and
+    /// limiters in several processes that share their budgets need the same name. With another algorithm, a limiter
+    /// with the same name has other keys.
     ///
     /// # Panics
     ///
-    /// If `name` is longer than 255 bytes, or has a NUL, which no text of PostgreSQL can have.
+    /// If `name` is longer than 255 bytes, or has a NUL, which PostgreSQL's texts cannot contain.
     #[track_caller]
     pub fn new(postgres: &Postgres, name: &str) -> Self {
         if let Err(problem) = check_name(name) {
@@ -112,14 +112,14 @@ impl PostgresStore {
         Self(self.0.leasing(most, lifetime))
     }
 
-    /// Makes a call of its own for every request that is not decided without one: see
+    /// Makes a separate call for every request that the process cannot decide by itself: see
     /// [`RemoteStore::without_coalescing`].
     pub fn without_coalescing(self) -> Self {
         Self(self.0.without_coalescing())
     }
 }
 
-/// Checks the name of a limiter.
+/// Checks a limiter's name.
 pub(crate) fn check_name(name: &str) -> Result<(), String> {
     if name.len() > 255 {
         let length = name.len();
@@ -131,7 +131,7 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The keys of one limiter on PostgreSQL, made from a [`PostgresStore`].
+/// One limiter's keys on PostgreSQL, made from a [`PostgresStore`].
 pub type PostgresTable<S> = RemoteTable<S, PostgresBackend>;
 
 impl<A: Kept> OpenStore<A> for PostgresStore {

@@ -1,8 +1,8 @@
-//! [`Turns`]: at most one statement of this process is in flight for a key.
+//! [`Turns`]: this process has at most one statement in flight for a key.
 //!
-//! A statement that locks rows waits until no other one of this process has one of its keys. A process with many
-//! connections would otherwise let many of its statements wait for one row on the server, each with a connection, and
-//! those on several keys with locks of other rows.
+//! A statement that locks rows waits until no other statement by this process has one of its keys. Otherwise a process
+//! with many connections would let many statements wait for one row on the server, each with a connection, and those on
+//! several keys with locks on other rows.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
@@ -18,12 +18,12 @@ pub(crate) struct Turns(Mutex<Queues>);
 struct Queues {
     /// For each key, the statements in their order. The first has its turn.
     by_key: HashMap<String, VecDeque<u64>>,
-    /// By the numbers of statements that wait: for how many keys, and how they are told.
+    /// By the numbers of waiting statements: for how many keys each waits, and the sender that wakes it.
     waiting: HashMap<u64, (usize, oneshot::Sender<()>)>,
     next: u64,
 }
 
-/// The turn of a statement, or its place in the queues while it waits. Dropped when the statement has ended.
+/// A statement's turn, or its place in the queues while it waits. Dropped when the statement has ended.
 #[derive(Debug)]
 pub(crate) struct Turn {
     turns: Arc<Turns>,
@@ -32,10 +32,10 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Waits for the turn of a statement on these keys, which are all different.
+    /// Waits for a statement's turn on these keys, which are all different.
     ///
-    /// It joins the queues of all its keys in one step. So a statement waits only for earlier ones, and statements do
-    /// not wait for each other in a circle.
+    /// The statement joins the queues for all its keys in one step. So it waits only for earlier ones, and statements
+    /// do not wait for each other in a circle.
     pub(crate) async fn take(self: &Arc<Self>, keys: Vec<String>) -> Turn {
         let (turn, told) = self.join(keys);
         if let Some(told) = told {
@@ -70,7 +70,7 @@ impl Turns {
 }
 
 impl Queues {
-    /// Takes a statement out of the queue of a key. If the next one has all its keys now, returns how it is told.
+    /// Removes a statement from a key's queue. If the next one has all its keys now, returns the sender that wakes it.
     fn leave(&mut self, key: &str, number: u64) -> Option<oneshot::Sender<()>> {
         let queue = self.by_key.get_mut(key)?;
         let was_first = queue.front() == Some(&number);

@@ -1,5 +1,5 @@
-//! Redis in files of [`tower-sluice-config`](tower_sluice_config) (crate feature `file`): `[redis]`, and `[store.NAME]`
-//! of the kind `redis`.
+//! Redis in [`tower-sluice-config`](tower_sluice_config) files (crate feature `file`): `[redis]`, and `[store.NAME]`
+//! with the kind `redis`.
 //!
 //! ```toml
 //! [redis]
@@ -10,7 +10,7 @@
 //! secret = "..."                  # of the hashes that stand for clients; the same in all processes
 //! ```
 //!
-//! All but `url` may be left out.
+//! All keys but `url` are optional.
 //!
 //! ```
 //! use tower_sluice_config::Config;
@@ -41,7 +41,7 @@ use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec
 
 use crate::{Redis, RedisStore, Scripted};
 
-/// The keys of the table.
+/// The TOML table's keys.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct Raw {
@@ -60,7 +60,7 @@ enum OneOrMany {
     Many(Vec<String>),
 }
 
-/// Opens the servers of a table, without a connection: for
+/// Opens a table's servers, without a connection: for
 /// [`ConfigReader::store`](tower_sluice_config::ConfigReader::store).
 ///
 /// # Errors
@@ -87,7 +87,7 @@ pub fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
     if let Some(secret) = raw.secret {
         builder = builder.secret(secret);
     }
-    // The message of the fault has no part of the address, which may have a password.
+    // The fault's message contains nothing from the address, which may have a password.
     let redis = builder.open().map_err(|error| table.error("url", format_args!("url: {error}")))?;
     Ok(limiters(&redis))
 }

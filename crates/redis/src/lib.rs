@@ -12,7 +12,7 @@ mod script;
 #[cfg(feature = "internal")]
 #[doc(hidden)]
 pub mod shared_state;
-// Lua prints whole numbers of up to 2^53 where `long` has 64 bits; the scripts need such a server.
+// Lua prints whole numbers up to 2^53 where `long` has 64 bits; the scripts need such a server.
 #[cfg(all(test, target_pointer_width = "64"))]
 mod simulation;
 mod store;

@@ -1,6 +1,6 @@
 //! States that other packages keep on Redis: each is one key, which scripts read and write.
 //!
-//! A script replies as the scripts of the stores do: the time, how many requests it has admitted, and a text.
+//! A script replies like the stores' scripts: the time, how many requests it has admitted, and a text.
 
 use tower_sluice::PartitionKey;
 use tower_sluice::time::Timestamp;
@@ -13,7 +13,7 @@ use crate::script::{Key, KeyNames, Script, ScriptCall, ScriptReply};
 pub struct StateScript(Script);
 
 impl StateScript {
-    /// Makes a script of its source.
+    /// Makes a script from its source.
     #[must_use]
     pub const fn new(source: &'static str) -> Self {
         Self(Script::new(source))
@@ -41,14 +41,14 @@ impl SharedStates {
         Self { caller: ScriptCaller::new(redis), names: KeyNames::new(redis.prefix(), name, redis.secret()) }
     }
 
-    /// The state of this key. `kind` is a letter of its own for each kind of state: see `KeyNames::key`.
+    /// This key's state. `kind` is a separate letter for each kind of state: see `KeyNames::key`.
     #[must_use]
     pub fn of(&self, key: &PartitionKey, kind: char) -> SharedState {
         SharedState { caller: self.caller.clone(), key: self.names.key(self.names.tag(key), kind) }
     }
 }
 
-/// The state of one key.
+/// One key's state.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 pub struct SharedState {
     caller: ScriptCaller,
@@ -56,8 +56,8 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// Runs the script on the state, within the timeout. The arguments are below 2^53. If this is dropped, or if no
-    /// answer came, the script may have run nevertheless.
+    /// Runs the script on the state, within the timeout. The arguments are below 2^53. If the future is dropped, or if
+    /// no answer came, the script may have run nevertheless.
     ///
     /// # Errors
     ///
@@ -68,12 +68,12 @@ impl SharedState {
     }
 }
 
-/// The reply of a [`StateScript`].
+/// A [`StateScript`]'s reply.
 #[derive(Debug)]
 pub struct StateReply(ScriptReply);
 
 impl StateReply {
-    /// Reads the reply of a server, if it is that of such a script.
+    /// Reads a server's reply, if a [`StateScript`] made it.
     #[must_use]
     pub fn read(reply: redis::Value) -> Option<Self> {
         ScriptReply::read(reply, 1).ok().map(Self)

@@ -18,7 +18,7 @@ pub(crate) fn check(file: &str, text: &str) -> Result<String, Vec<ConfigError>> 
     let domains = match Kind::of(file, text) {
         Some(Kind::Limitador) => rules::limitador::read(file, text, &mut problems),
         Some(Kind::Envoy) => rules::envoy::read([(file, text)], &mut problems),
-        // Even `[]` is a list of Limitador's.
+        // Even an empty list, `[]`, is a Limitador file.
         None if is_yaml(file) && text.trim_start().starts_with(['-', '[']) => {
             rules::limitador::read(file, text, &mut problems)
         }
@@ -31,7 +31,7 @@ pub(crate) fn check(file: &str, text: &str) -> Result<String, Vec<ConfigError>> 
     }
 }
 
-/// Checks the files of envoyproxy/ratelimit in a folder. Returns the table.
+/// Checks a folder with files for envoyproxy/ratelimit. Returns the table.
 ///
 /// # Errors
 ///
@@ -98,8 +98,8 @@ fn check_routes(file: &str, text: &str) -> Result<String, Vec<ConfigError>> {
     Ok(format!("{summary}\n\n{}{}", table(&rows), notes(&words, &notes_of_routes)))
 }
 
-/// What is no mistake, and may surprise: the policies that have no effect in the service, since the file may be for an
-/// app as well; and routes behind a proxy.
+/// Notes on things that are correct but may surprise: policies without effect in the service (the file may also be for
+/// an app), and routes behind a proxy.
 fn notes(words: &FileWords<'_>, of_routes: &[String]) -> String {
     let mut notes = String::new();
     let without_effect = serve::without_effect(words);
@@ -115,7 +115,7 @@ fn notes(words: &FileWords<'_>, of_routes: &[String]) -> String {
     notes
 }
 
-/// Lists messages, one a line, up to a number that a reader bears.
+/// Lists messages, one per line, and at most [`MOST_SHOWN`].
 pub(crate) fn listed(messages: &[impl ToString], what: &str) -> String {
     let mut lines: String = messages.iter().take(MOST_SHOWN).map(|message| message.to_string() + "\n").collect();
     if messages.len() > MOST_SHOWN {

@@ -44,7 +44,7 @@ impl Task {
         }
     }
 
-    /// Returns the first paragraph of the file, which says what its limits are.
+    /// Returns the file's first paragraph, which says what its limits are.
     fn heading(self) -> String {
         let lines = self.file().lines().map_while(|line| line.strip_prefix("# "));
         lines.collect::<Vec<_>>().join(" ")

@@ -82,7 +82,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Fails if there is one already, which would do as well.
+    // Fails if a provider is installed already, which would do as well.
     #[cfg(feature = "redis-tls")]
     let _ = rustls::crypto::ring::default_provider().install_default();
     let output = match Arguments::parse().command {

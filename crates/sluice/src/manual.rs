@@ -1,4 +1,4 @@
-//! `sluice completions` and `sluice man`, which are made of the definition of the arguments.
+//! `sluice completions` and `sluice man`, which are derived from the definition of the arguments.
 
 use clap::{Command, ValueEnum};
 use clap_complete::generate;
@@ -15,7 +15,7 @@ pub(crate) enum Shell {
     Fish,
 }
 
-/// Returns the script with the completions of a shell.
+/// Returns a shell's completion script.
 pub(crate) fn completions(shell: Shell, mut command: Command) -> String {
     let mut script = Vec::new();
     match shell {
@@ -26,7 +26,7 @@ pub(crate) fn completions(shell: Shell, mut command: Command) -> String {
     String::from_utf8_lossy(&script).into_owned()
 }
 
-/// Returns the manual page, in roff. The options of each command are sections of it, so that one file suffices.
+/// Returns the manual page, in roff. Each command's options are a section in it, so that one file suffices.
 pub(crate) fn page(mut command: Command) -> Result<String, Failure> {
     command.build();
     let mut page = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn page(mut command: Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&page).into_owned())
 }
 
-/// Writes the synopsis and the options of a command under its name.
+/// Writes a command's synopsis and options under its name.
 fn write_section(command: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     let name = command.get_bin_name().unwrap_or(command.get_name()).to_uppercase();
     page.extend_from_slice(format!(".SH \"{name}\"\n").as_bytes());
@@ -47,7 +47,7 @@ fn write_section(command: &Command, page: &mut Vec<u8>) -> std::io::Result<()> {
     man.render_synopsis_section(&mut sections)?;
     man.render_description_section(&mut sections)?;
     man.render_options_section(&mut sections)?;
-    // Sections of the command are subsections here.
+    // The command's sections are subsections here.
     page.extend_from_slice(String::from_utf8_lossy(&sections).replace(".SH ", ".SS ").as_bytes());
     Ok(())
 }

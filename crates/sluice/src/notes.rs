@@ -1,5 +1,4 @@
-//! What `sluice check` says of the routes of a valid configuration that may surprise behind a proxy. Each note begins
-//! with its line.
+//! Notes in `sluice check` on routes that are valid but may surprise behind a proxy. Each note begins with its line.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,7 +6,7 @@ use crate::path::PathIgnores;
 use crate::routes::pattern;
 use crate::words::RouteWords;
 
-/// Finds routes that common routers take for one: those of Express, Fiber, Rails and ASP.NET, and servlet containers.
+/// Finds routes that common routers do not tell apart: Express, Fiber, Rails, ASP.NET and servlet containers.
 pub(crate) fn of_paths(routes: &[RouteWords]) -> Vec<String> {
     let all = PathIgnores { case: true, trailing_slash: true, parameters: true };
     let mut known: HashMap<String, (usize, &str)> = HashMap::new();
@@ -27,7 +26,8 @@ pub(crate) fn of_paths(routes: &[RouteWords]) -> Vec<String> {
     notes
 }
 
-/// Finds routes of whole folders that lack the folder itself: `/files/{*rest}` does not match `/files/`, as in axum.
+/// Finds routes that match a folder's contents but not the folder itself: `/files/{*rest}` does not match `/files/`, as
+/// in axum.
 pub(crate) fn of_folders(routes: &[RouteWords]) -> Vec<String> {
     let all = routes.iter().flat_map(|route| route.paths.iter().map(|path| pattern(path, route.ignored)));
     let known: HashSet<String> = all.collect();
@@ -55,14 +55,14 @@ fn without_names(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// The longest head of an answer that each proxy takes by the files of `examples/proxies`.
+/// The longest response head that every proxy accepts with the files in `examples/proxies`.
 const LONGEST_HEAD: usize = 12_000;
 
 /// Finds routes whose answers may be too long for a proxy, which then lets the request pass.
 pub(crate) fn of_heads(routes: &[RouteWords]) -> Vec<String> {
     let mut notes = Vec::new();
     for route in routes {
-        // Each policy is in two fields, with its name and some parameters of up to 20 digits.
+        // Each policy is in two fields, with its name and some parameters with up to 20 digits.
         let bytes: usize = route.policies.iter().map(|policy| 2 * (policy.name.len() + 40)).sum();
         if bytes > LONGEST_HEAD {
             notes.push(format!(

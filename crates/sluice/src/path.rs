@@ -1,18 +1,19 @@
-//! Paths in one spelling. Behind the proxy, an app may read `/%65xport`, `//export` and `/a/../export` as `/export`; a
-//! client that writes them must not escape the limits of that route.
+//! Paths in one spelling. Behind the proxy, an app may read `/%65xport`, `//export` and `/a/../export` as `/export`,
+//! and a client that writes them must not escape that route's limits.
 //!
-//! A target is bytes, because clients and logs have any. What no route limits is never refused for its spelling.
+//! A target is bytes, because clients and logs have any. If no route limits a target, it is never refused for its
+//! spelling.
 
 use std::borrow::Cow;
 
 use http::Uri;
 use memchr::{memchr, memmem};
 
-/// The longest path and the longest query in the address of a request. The rest is cut off: keys read it
+/// The longest path and the longest query in a request's address. The rest is cut off, and keys read it
 /// [apart](Target::long_query).
 const LONGEST: usize = 1 << 14;
 
-/// The path and the query of a request, as a client or a log wrote them.
+/// A request's path and query, as a client or a log wrote them.
 #[derive(Clone, Debug)]
 pub(crate) struct Target<'a> {
     written: &'a [u8],
@@ -23,10 +24,10 @@ pub(crate) struct Target<'a> {
     is_normal: bool,
 }
 
-/// What an app behind a proxy does not distinguish in paths.
+/// Differences between paths that an app behind a proxy ignores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PathIgnores {
-    /// `/Export` is `/export`, for letters of ASCII.
+    /// `/Export` is `/export`, for ASCII letters.
     pub(crate) case: bool,
     /// `/export/` is `/export`.
     pub(crate) trailing_slash: bool,
@@ -51,7 +52,7 @@ impl<'a> Target<'a> {
         if normal > 0 && target.get(normal).is_none_or(|behind| *behind == b'?') {
             let (written, rest) = target.split_at(normal);
             let query = rest.get(1..).map(without_fragment);
-            // No error: all bytes of such a path are ASCII.
+            // Cannot fail, because all bytes in such a path are ASCII.
             let path = Cow::Borrowed(std::str::from_utf8(written).ok()?);
             return Some(Self { written, path, query, is_normal: true });
         }
@@ -67,16 +68,16 @@ impl<'a> Target<'a> {
             _ => behind_host(written)?,
         };
         let path = normalized(written, false);
-        // What is not normal becomes a path of its own.
+        // A target that isn't normal becomes an owned path.
         let is_normal = matches!(path, Cow::Borrowed(_));
         Some(Self { written, path, query, is_normal })
     }
 
     /// Other paths as which some apps read this one. Nearly all targets have none.
     ///
-    /// - With all characters decoded, and `\\` for `/`: those of WSGI, and `URL` of Node.
-    /// - Without what stands behind two slashes at the begin, which `URL` takes for a host.
-    /// - With its dot segments, by apps that resolve none.
+    /// - With all characters decoded, and `\\` for `/`, as WSGI and Node's `URL` read it.
+    /// - Without the segment behind two slashes at the beginning, which `URL` takes for a host.
+    /// - With its dot segments, as in apps that do not resolve them.
     pub(crate) fn other_readings(&self, ignored: PathIgnores) -> Vec<String> {
         if self.is_normal {
             return Vec::new();
@@ -103,7 +104,7 @@ impl<'a> Target<'a> {
         readings
     }
 
-    /// The path as an app sees it that does not distinguish these.
+    /// Returns the path as an app sees it that ignores these differences.
     pub(crate) fn path_without(&self, ignored: PathIgnores) -> Cow<'_, str> {
         let path = match ignored.parameters && memchr(b';', self.written).is_some() {
             true => normalized(self.written, true),
@@ -120,25 +121,26 @@ impl<'a> Target<'a> {
         self.query.filter(|query| query.len() > LONGEST)
     }
 
-    /// The target as policies see it.
+    /// Returns the target as policies see it.
     pub(crate) fn uri(&self) -> Uri {
         let mut text = self.path[..self.path.len().min(LONGEST)].to_owned();
         if let Some(query) = self.query {
             text.push('?');
             push_encoded(&mut text, &query[..query.len().min(LONGEST)]);
         }
-        // All bytes that a target cannot have are encoded.
+        // Cannot fail, because bytes that a target cannot have are encoded.
         Uri::try_from(text).unwrap_or_default()
     }
 }
 
-/// The path of `http://shop.example/search`.
+/// Returns the path in `http://shop.example/search`.
 fn behind_host(target: &[u8]) -> Option<&[u8]> {
     let host = memmem::find(target, b"://")? + 3;
     Some(memchr(b'/', &target[host..]).map_or(b"/", |at| &target[host + at..]))
 }
 
-/// A path in lower case, or without its last slash. Also for the literal segments of a route's path.
+/// Returns the path in lower case, or without its last slash. It is also used for the literal segments in a route's
+/// path.
 pub(crate) fn folded(path: &str, ignored: PathIgnores) -> String {
     let path = if ignored.trailing_slash && path.len() > 1 { path.strip_suffix('/').unwrap_or(path) } else { path };
     if ignored.case { path.to_ascii_lowercase() } else { path.to_owned() }
@@ -148,8 +150,8 @@ pub(crate) fn folded(path: &str, ignored: PathIgnores) -> String {
 /// case (6.2.2.1), without dot segments (5.2.4) and without empty segments, which proxies merge. Reserved characters
 /// such as `%2F` stay as they are, and so does a slash at the end. Bytes that no path can have are encoded.
 ///
-/// Without `parameters`, whatever is behind a `;` in a segment is dropped first, as servlet containers do: `/a/..;/b`
-/// is `/b` for them.
+/// Without `parameters`, each segment is first cut at its first `;`, as servlet containers do: they read `/a/..;/b` as
+/// `/b`.
 pub(crate) fn normalized(path: &[u8], without_parameters: bool) -> Cow<'_, str> {
     if !without_parameters && !path.is_empty() && normal_length(path) == path.len() {
         if let Ok(path) = std::str::from_utf8(path) {
@@ -212,8 +214,8 @@ fn without_fragment(target: &[u8]) -> &[u8] {
     memchr(b'#', target).map_or(target, |at| &target[..at])
 }
 
-/// The length of the path at the begin of a target, up to where it may not be in its one spelling. Zero if there is no
-/// path.
+/// Returns how long the target's path is in its one spelling, up to the first place where it may differ. Zero if there
+/// is no path.
 fn normal_length(target: &[u8]) -> usize {
     if target.first() != Some(&b'/') {
         return 0;
@@ -232,7 +234,7 @@ fn normal_length(target: &[u8]) -> usize {
     end.unwrap_or(target.len())
 }
 
-/// Decodes what stands for an unreserved character, and encodes what no path can have.
+/// Decodes escapes for unreserved characters, and encodes bytes that no path can have.
 fn decoded(path: &[u8]) -> String {
     let mut decoded = String::with_capacity(path.len());
     let mut rest = path;
@@ -272,7 +274,7 @@ fn push_code(text: &mut String, byte: u8) {
     text.extend(['%', char::from(DIGITS[usize::from(byte >> 4)]), char::from(DIGITS[usize::from(byte & 15)])]);
 }
 
-/// The same of each byte, since paths are long.
+/// A table of [`is_in_path`], since paths are long.
 const IS_IN_PATH: [bool; 256] = {
     let mut all = [false; 256];
     let mut byte = 0;
@@ -286,7 +288,7 @@ const IS_IN_PATH: [bool; 256] = {
     all
 };
 
-/// Whether a path or a query can have the byte: `pchar` of RFC 3986, a slash, or `?`. A `%` without digits stays.
+/// Whether a path or a query can contain the byte: `pchar` in RFC 3986, a slash, or `?`. A `%` without digits stays.
 const fn is_in_path(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_may_ignore_parts_of_a_path() {
+    fn apps_may_ignore_parts() {
         let all = PathIgnores { case: true, trailing_slash: true, parameters: true };
         for target in ["/export", "/EXPORT", "/export/", "/Export;x=1/", "/a/..;/export", "/%45xport;x?y"] {
             assert_eq!(Target::read(target.as_bytes()).unwrap().path_without(all), "/export", "{target}");
@@ -431,14 +433,14 @@ mod tests {
                 let once = normalized(path.as_bytes(), without_parameters).into_owned();
                 prop_assert!(once.starts_with('/') && !once.contains("//"), "{once}");
                 prop_assert!(!once.split('/').any(|segment| segment == "." || segment == ".."), "{once}");
-                // Twice would decode what a client has encoded twice, which apps read once.
+                // A second pass would decode text that a client has encoded twice, while apps decode it once.
                 if !path.contains("%25") {
                     prop_assert_eq!(normalized(once.as_bytes(), without_parameters), once.as_str());
                 }
             }
         }
 
-        /// Whatever the bytes are, the policies see a path that a URI can have.
+        /// For any bytes, the policies see a path that is valid in a URI.
         #[test]
         fn all_targets_are_uris(mut target in prop::collection::vec(any::<u8>(), 0..99)) {
             target.insert(0, b'/');

@@ -1,4 +1,4 @@
-//! Finds the route of a path.
+//! Finds the route for a path.
 
 use axum::Router;
 use axum::body::Body;
@@ -12,13 +12,13 @@ use tower_sluice_config::{Config, ConfigError};
 use crate::path::{PathIgnores, Target, folded, normalized};
 use crate::words::RouteWords;
 
-/// The paths of a file. Of several that match, the most specific is found, as by the router of axum.
+/// A file's paths. If several match, the most specific is found, as in axum's router.
 pub(crate) struct Routes(Vec<Matcher>);
 
-/// The paths of all routes that ignore the same.
+/// The paths of all routes that ignore the same differences.
 struct Matcher<T = Found> {
     ignored: PathIgnores,
-    /// That of axum.
+    /// The router that axum uses.
     matcher: matchit::Router<T>,
 }
 
@@ -28,7 +28,7 @@ struct Found {
     specificity: Vec<Specificity>,
 }
 
-/// How a segment of a path matches. The greater is the more specific.
+/// How a segment in a path matches. The greater value is more specific.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Specificity {
     Rest,
@@ -37,11 +37,11 @@ enum Specificity {
 }
 
 impl Routes {
-    /// `words` describes the routes of `config`.
+    /// `words` describes the routes in `config`.
     ///
     /// # Errors
     ///
-    /// If a router cannot have two of the paths together.
+    /// If a router does not accept two paths together.
     pub(crate) fn new(file: &str, words: &[RouteWords], config: &Config) -> Result<Self, ConfigError> {
         let mut matchers: Vec<Matcher> = Vec::new();
         for (index, (route, RouteWords { ignored, .. })) in config.routes().iter().zip(words).enumerate() {
@@ -56,11 +56,11 @@ impl Routes {
         Ok(Self(matchers))
     }
 
-    /// Checks that a router can have the paths of a file together.
+    /// Checks that a router accepts a file's paths together.
     ///
     /// # Errors
     ///
-    /// If it cannot.
+    /// If it does not.
     pub(crate) fn check(file: &str, words: &[RouteWords]) -> Result<(), ConfigError> {
         let mut matchers: Vec<Matcher<()>> = Vec::new();
         for RouteWords { paths, line, ignored, .. } in words {
@@ -72,8 +72,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns the most specific route that matches, by any reading of the target that apps have. So a client does not
-    /// escape the limits of a route by a spelling which only its app takes for the route's.
+    /// Returns the most specific route that matches under any reading of the target that apps have. So a client cannot
+    /// escape a route's limits with a spelling that only its app resolves to that route.
     pub(crate) fn find(&self, target: &Target<'_>) -> Option<(usize, &MatchedPath)> {
         let mut best: Option<&Found> = None;
         for Matcher { ignored, matcher } in &self.0 {
@@ -81,7 +81,7 @@ impl Routes {
             let others = target.other_readings(*ignored);
             for path in std::iter::once(&*path).chain(others.iter().map(String::as_str)) {
                 let Ok(matched) = matcher.at(path) else { continue };
-                // Of equal ones, the first in the file.
+                // Ties: the first in the file.
                 if best.is_none_or(|best| matched.value.specificity > best.specificity) {
                     best = Some(matched.value);
                 }
@@ -91,7 +91,7 @@ impl Routes {
     }
 }
 
-/// The matcher of all routes that ignore the same.
+/// The matcher for all routes that ignore the same differences.
 fn matcher_of<T>(matchers: &mut Vec<Matcher<T>>, ignored: PathIgnores) -> &mut matchit::Router<T> {
     let known = matchers.iter().position(|matcher| matcher.ignored == ignored).unwrap_or_else(|| {
         matchers.push(Matcher { ignored, matcher: matchit::Router::new() });
@@ -100,7 +100,7 @@ fn matcher_of<T>(matchers: &mut Vec<Matcher<T>>, ignored: PathIgnores) -> &mut m
     &mut matchers[known].matcher
 }
 
-/// The path of a route as paths of requests are spelled.
+/// Spells a route's path as request paths are spelled.
 pub(crate) fn pattern(path: &str, ignored: PathIgnores) -> String {
     let mut segments: Vec<String> = Vec::new();
     for segment in path.split('/') {
@@ -135,7 +135,7 @@ fn refused(file: &str, line: usize, path: &str, problem: &str) -> ConfigError {
     ConfigError::new(file, line, format!("path `{path}`: {problem}; change one of the paths"))
 }
 
-/// Lets a router match a path, since it alone makes a [`MatchedPath`].
+/// Lets a router match a path, because only axum's router can create a [`MatchedPath`].
 fn matched_path(path: &str) -> Option<MatchedPath> {
     let handler = any(|matched: MatchedPath| async {
         let mut response = Response::new(Body::empty());
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::words::FileWords;
 
-    /// Also for `/files/`, which `/files/{*rest}` is not.
+    /// In axum, `/files/{*rest}` does not match `/files/`.
     #[test]
     fn a_rest_matches_as_in_axum() {
         let text = "[[route]]\npath = \"/files/{*rest}\"";

@@ -68,7 +68,7 @@ pub(crate) fn run(arguments: &ReplayArguments) -> Result<String, Failure> {
     }
     let options = Options { suggest: arguments.suggest };
     if arguments.json {
-        // Programs read the report, and humans this.
+        // Programs read the report, and people read this.
         session.log.warnings().iter().for_each(|warning| eprintln!("sluice: WARNING: {warning}"));
         return Ok(format!("{:#}\n", report::to_json(&session.log, &session.replays, options)));
     }
@@ -98,7 +98,7 @@ fn replay(mut session: Session, arguments: &ReplayArguments) -> Result<Session, 
     Ok(session)
 }
 
-/// Replays all requests of some files.
+/// Replays all requests in the files.
 pub(crate) fn replay_files(session: &mut Session, files: &mut Files) -> Result<(), ReadError> {
     session.log.files = files.names().collect();
     while let Some((entry, place)) = files.next(&mut session.log)? {
@@ -117,14 +117,14 @@ pub(crate) fn replay_files(session: &mut Session, files: &mut Files) -> Result<(
 
 fn unreadable_file(ReadError { file, error }: ReadError) -> Failure {
     let cure = match error.kind() {
-        // Compressed files have an end of their own.
+        // Compressed files mark their own end.
         io::ErrorKind::UnexpectedEof => "; the file is cut off: copy it again, or pipe what is there, by `zcat`",
         _ => "",
     };
     Failure::Io(format!("{} cannot be read: {error}{cure}", file.display()))
 }
 
-/// Refuses a plot that cannot be written, before a log is read for an hour.
+/// Refuses a plot that cannot be written, before we read a log for an hour.
 fn check_plot(file: &Path) -> Result<(), Failure> {
     let problem = |problem: &str| Err(Failure::Io(format!("{} cannot be written: {problem}", file.display())));
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -137,7 +137,7 @@ fn check_plot(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bar on a terminal, if the files' sizes are known.
+/// Shows a bar on a terminal, if the files' sizes are known.
 fn progress(logs: &[PathBuf]) -> ProgressBar {
     let sizes = logs.iter().map(|log| fs::metadata(log).ok().filter(fs::Metadata::is_file).map(|file| file.len()));
     let size: Option<u64> = sizes.sum();
@@ -149,7 +149,7 @@ fn progress(logs: &[PathBuf]) -> ProgressBar {
     }
 }
 
-/// Reads a percentage, in thousandths.
+/// Reads a percentage as a number per 100,000.
 fn per_100_000(text: &str) -> Result<u64, String> {
     let problem = || "write a percentage above 0 and at most 100, such as 99.9, with at most three decimals".to_owned();
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));

@@ -1,4 +1,4 @@
-//! The policies of a file in words. The file is valid, so that only its values are looked at.
+//! Describes a file's policies in words. The file is valid, so this only reads its values.
 
 use toml::de::DeTable;
 use toml::{Table, Value};
@@ -18,7 +18,7 @@ impl<'a> FileWords<'a> {
         Self { file, text, table: text.parse().unwrap_or_default() }
     }
 
-    /// The tables of the routes.
+    /// The routes' tables.
     pub(crate) fn route_tables(&self) -> Vec<&Table> {
         tables(&self.table, "route")
     }
@@ -42,7 +42,7 @@ impl<'a> FileWords<'a> {
         routes.collect()
     }
 
-    /// The names of the servers on which budgets may be.
+    /// The names of the servers that may hold budgets.
     fn stores(&self) -> Vec<&str> {
         let redis = self.table.contains_key("redis").then_some("redis");
         let stores = self.table.get("store").and_then(Value::as_table);
@@ -53,9 +53,9 @@ impl<'a> FileWords<'a> {
 /// A route and its policies.
 pub(crate) struct RouteWords {
     pub(crate) paths: Vec<String>,
-    /// The line of its paths.
+    /// The line that has its paths.
     pub(crate) line: usize,
-    /// What its app does not distinguish in paths, as the file has it.
+    /// The differences between paths that its app ignores, as the file spells them.
     pub(crate) ignores: Vec<String>,
     pub(crate) ignored: PathIgnores,
     pub(crate) policies: Vec<PolicyWords>,
@@ -68,19 +68,19 @@ pub(crate) struct PolicyWords {
     pub(crate) algorithm: String,
     /// The parts of its key.
     pub(crate) keys: Vec<String>,
-    /// What has a budget of its own.
+    /// Who has a separate budget.
     pub(crate) who: String,
     /// The limit.
     pub(crate) what: String,
     /// Where its budgets are, if the file names a server.
     pub(crate) place: Option<String>,
-    /// What happens to a request that does not fit.
+    /// The consequence for a request that does not fit.
     pub(crate) when_full: String,
     pub(crate) cost: u64,
     pub(crate) is_shadow: bool,
-    /// Whether the windows of each key begin at another instant.
+    /// Whether each key's windows begin at a different instant.
     pub(crate) is_staggered: bool,
-    /// Whether the keys of some plans have limits of their own.
+    /// Whether keys on some plans have their own limits.
     pub(crate) has_plans: bool,
     /// `per` as in the file.
     pub(crate) per: String,
@@ -89,7 +89,7 @@ pub(crate) struct PolicyWords {
 }
 
 impl PolicyWords {
-    /// `exempt` has the exemptions of the route, and `stores` the servers of the file.
+    /// `exempt` has the route's exemptions, and `stores` the file's servers.
     fn of(policy: &Table, exempt: Option<&Table>, stores: &[&str]) -> Self {
         let algorithm = text(policy, "algorithm").unwrap_or_default();
         let is_shadow = is_set(policy, "shadow");
@@ -132,7 +132,7 @@ fn who(policy: &Table) -> String {
     words.collect::<Vec<_>>().join(" and ")
 }
 
-/// The requests that a policy does not charge.
+/// Describes the requests that a policy does not charge.
 fn exemptions(tables: &[Option<&Table>]) -> String {
     let mut exempt = Vec::new();
     for (key, value) in tables.iter().flatten().flat_map(|table| table.iter()) {
@@ -147,7 +147,7 @@ fn exemptions(tables: &[Option<&Table>]) -> String {
     if exempt.is_empty() { String::new() } else { format!(", but not {}", exempt.join(", ")) }
 }
 
-/// The key of a policy for descriptors of Envoy's protocol.
+/// Describes a policy's key for descriptors in Envoy's protocol.
 fn who_of_descriptor(entries: &[&str]) -> String {
     let values = entries.iter().filter(|entry| !entry.contains('=')).copied().collect::<Vec<_>>();
     let fixed = entries.iter().filter(|entry| entry.contains('=')).copied().collect::<Vec<_>>();
@@ -155,7 +155,7 @@ fn who_of_descriptor(entries: &[&str]) -> String {
     if fixed.is_empty() { who } else { format!("{who} with {}", fixed.join(", ")) }
 }
 
-/// The parts of the key of a policy.
+/// The parts of a policy's key.
 pub(crate) fn keys(policy: &Table) -> Vec<String> {
     match policy.get("key") {
         None => vec!["global".to_owned()],
@@ -163,7 +163,7 @@ pub(crate) fn keys(policy: &Table) -> Vec<String> {
     }
 }
 
-/// A text, or the texts of a list.
+/// A text, or the texts in a list.
 fn texts(value: Option<&Value>) -> Vec<String> {
     match value {
         Some(Value::String(text)) => vec![text.clone()],
@@ -172,7 +172,7 @@ fn texts(value: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// The line of the paths of each route, in order.
+/// The line with each route's paths, in order.
 fn path_lines(text: &str) -> Vec<usize> {
     let Ok(file) = DeTable::parse(text) else { return Vec::new() };
     let routes = file.get_ref().get("route").and_then(|routes| routes.get_ref().as_array()).into_iter().flatten();
@@ -219,7 +219,7 @@ fn what(policy: &Table, algorithm: &str) -> String {
     }
 }
 
-/// Where the budgets of a policy are: see `store` in the format. `None` if nothing but memory is possible.
+/// Where a policy's budgets are: see `store` in the format. `None` if only memory is possible.
 fn place(policy: &Table, algorithm: &str, stores: &[&str]) -> Option<String> {
     let is_of_process = matches!(algorithm, "slow-down" | "overload");
     let only = *stores.first()?;
@@ -231,7 +231,7 @@ fn place(policy: &Table, algorithm: &str, stores: &[&str]) -> Option<String> {
     }
 }
 
-/// The limits of plans, behind that of all others.
+/// The plans' limits, behind the limit for all other keys.
 fn plans(policy: &Table) -> String {
     let Some(plans) = policy.get("plans").and_then(Value::as_table) else { return String::new() };
     let limits = plans.get("limits").and_then(Value::as_table).into_iter().flatten();

@@ -17,7 +17,7 @@ fn text(output: &[u8]) -> &str {
     std::str::from_utf8(output).unwrap()
 }
 
-/// A file of this test, in a folder that Cargo has for it.
+/// A file for this test, in the folder that Cargo provides.
 fn file(name: &str, content: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-{name}", std::process::id()));
     fs::write(&path, content).unwrap();
@@ -27,7 +27,7 @@ fn file(name: &str, content: &str) -> PathBuf {
 const CONFIG: &str = "crates/sluice/examples/limits.toml";
 const LOG: &str = "crates/sluice/examples/access.log";
 
-/// The output that a document shows below the command that prints it.
+/// The output that a document shows below a command.
 fn shown(page: &str, command: &str) -> String {
     let page = fs::read_to_string(root().join(page)).unwrap();
     let lines = page.lines().map(|line| line.strip_prefix("//! ").or_else(|| line.strip_prefix("//!")).unwrap_or(line));
@@ -49,12 +49,12 @@ fn the_guide_shows_what_the_program_prints() {
 }
 
 #[test]
-fn the_sample_is_of_a_size_that_a_repository_bears() {
+fn the_sample_log_is_small() {
     assert!(fs::metadata(root().join(LOG)).unwrap().len() <= 200_000);
 }
 
 #[test]
-fn standard_input_and_gzip_are_read_as_files() {
+fn standard_input_and_gzip_are_read() {
     let plain = fs::read(root().join(LOG)).unwrap();
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(&plain).unwrap();
@@ -124,7 +124,7 @@ fn two_configurations_are_compared() {
 }
 
 #[test]
-fn a_comparison_has_the_suggestions_and_headings_of_each_report() {
+fn a_comparison_includes_suggestions_and_headings() {
     let other = fs::read_to_string(root().join(CONFIG)).unwrap().replace("max-queue = 10", "max-queue = 3");
     let other = file("shorter.toml", &other);
     let reports = [CONFIG, other.to_str().unwrap()].map(|config| {
@@ -198,7 +198,7 @@ fn mistakes_say_what_to_do() {
     }
 }
 
-/// Most managed servers of Redis take TLS only, and the program of this test has none.
+/// Most managed Redis servers accept only TLS, and the program in this test cannot use it.
 #[cfg(not(feature = "redis-tls"))]
 #[test]
 fn redis_over_tls_says_what_to_do() {
@@ -213,7 +213,7 @@ fn redis_over_tls_says_what_to_do() {
 }
 
 #[test]
-fn a_gzip_that_is_cut_off_is_named() {
+fn a_truncated_gzip_is_named() {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(&fs::read(root().join(LOG)).unwrap()).unwrap();
     let whole = encoder.finish().unwrap();
@@ -235,7 +235,7 @@ fn an_empty_log_has_an_empty_report() {
 }
 
 #[test]
-fn files_of_other_services_are_checked_in_words() {
+fn other_services_files_are_checked() {
     let envoy = file(
         "envoy.yaml",
         "domain: shop\ndescriptors:\n- {key: user, rate_limit: {name: calls, unit: day, requests_per_unit: 5}}\n",
@@ -278,7 +278,7 @@ fn files_of_other_services_are_checked_in_words() {
 }
 
 #[test]
-fn a_folder_is_checked_as_it_is_served() {
+fn folders_are_checked_as_served() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sluice-{}-folder", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     for (name, domain) in [("a.yaml", "shop"), ("b.yml", "edge"), ("c.txt", "shop")] {
@@ -332,7 +332,7 @@ fn files_of_kubernetes_are_read_or_explained() {
 }
 
 #[test]
-fn completions_and_the_manual_have_all_commands() {
+fn completions_and_manual_have_all_commands() {
     for arguments in [["completions", "bash"].as_slice(), &["completions", "zsh"], &["completions", "fish"], &["man"]] {
         let output = sluice(arguments);
         assert!(output.status.success() && output.stderr.is_empty());
@@ -353,7 +353,7 @@ fn a_program_without_dynamodb_says_so() {
 }
 
 #[test]
-fn names_and_limits_that_no_server_takes_are_checked() {
+fn unstorable_names_and_limits_are_checked() {
     let route = "[store.postgres]\nurl = \"postgres://h/d\"\n[[route]]\npath = \"/a\"\n[[route.policy]]\n";
     let window = "algorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
     let queue = "name = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 999999999999999\nper = \"1s\"\n";

@@ -1,4 +1,4 @@
-//! The files of `sluice init`: valid, and as their headings say.
+//! The files from `sluice init`: valid, and as their headings say.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,10 +19,10 @@ fn path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("init-{}-{name}", std::process::id()))
 }
 
-/// A request of a log.
+/// A request in a log.
 struct Logged {
     second: u32,
-    /// The last byte or bytes of its address.
+    /// The last byte or bytes in its address.
     client: u16,
     path: &'static str,
     headers: Vec<(&'static str, String)>,
@@ -33,14 +33,14 @@ fn request(second: u32, client: u16, path: &'static str) -> Logged {
 }
 
 impl Logged {
-    /// With an API key, and perhaps with a plan that the gateway sets.
+    /// Adds an API key, and perhaps a plan that the gateway sets.
     fn key(self, key: &str, plan: Option<&str>) -> Self {
         let plan = plan.map(|plan| ("X-Plan", plan.to_owned()));
         let headers = [Some(("X-Api-Key", key.to_owned())), plan].into_iter().flatten().collect();
         Self { headers, ..self }
     }
 
-    /// As a line of Traefik's log, on a day in March 2026.
+    /// Formats the request as a line in Traefik's log, in March 2026.
     fn line(&self) -> String {
         let begin = 1_772_438_400;
         let mut line = serde_json::json!({
@@ -57,7 +57,7 @@ impl Logged {
     }
 }
 
-/// How many requests each policy of a task's file rejects.
+/// How many requests each policy in a task's file rejects.
 fn rejected(name: &str, task: &str, requests: impl IntoIterator<Item = Logged>) -> BTreeMap<String, u64> {
     let (config, log) = (path(&format!("{name}.toml")), path(&format!("{name}.log")));
     fs::write(&config, sluice(&["init", task]).stdout).unwrap();
@@ -75,7 +75,7 @@ fn rejected(name: &str, task: &str, requests: impl IntoIterator<Item = Logged>) 
     rejected.filter(|(_, rejected)| *rejected > 0).collect()
 }
 
-/// The expected result of [`rejected`].
+/// The expected result from [`rejected`].
 fn only<const N: usize>(policies: [(&str, u64); N]) -> BTreeMap<String, u64> {
     policies.into_iter().map(|(policy, rejected)| (policy.to_owned(), rejected)).collect()
 }
@@ -96,7 +96,7 @@ fn each_file_is_valid_and_listed() {
 
         let checked = sluice(&["check", file_name]);
         assert!(checked.status.success(), "{}", text(&checked.stderr));
-        // All of it works in the service, too.
+        // All policies have an effect in the service, too.
         assert!(!text(&checked.stdout).contains("have no effect"), "{}", text(&checked.stdout));
 
         fs::write(&file, "mine").unwrap();
@@ -116,7 +116,7 @@ fn the_api_limits_keys_by_plan() {
     let free = (0..30).map(|_| request(0, 1, "/api/things").key("a", None));
     let pro = (0..120).map(|number| request(0, 2 + number / 40, "/api").key("b", Some("pro")));
     assert_eq!(rejected("plans", "api", free.chain(pro)), only([("pace", 10 + 20)]));
-    // One each second is within 60 a minute, and all together are more than a month has.
+    // One each second is within 60 a minute, but all together exceed the month's limit.
     let month = (0..10_050).map(|second| request(second, 1, "/api").key("a", None));
     assert_eq!(rejected("month", "api", month), only([("month", 50)]));
     let pro = (0..10_050).map(|second| request(second, 1, "/api").key("a", Some("pro")));
@@ -132,7 +132,7 @@ fn the_login_bans_who_keeps_trying() {
     let person = [request(0, 1, "/login"), request(5, 1, "/login"), request(9, 1, "/verify")];
     let pages = (0..3).map(|_| request(10, 2, "/login")).chain((0..3).map(|_| request(11, 2, "/verify")));
     let machine = (0..30).map(|_| request(20, 3, "/login"));
-    // A minute later, it would have attempts again.
+    // A minute later, it would have attempts again without the ban.
     let banned = [request(200, 3, "/login")];
     let after = [request(20 + 15 * 60 + 1, 3, "/login")];
     let all = person.into_iter().chain(pages).chain(machine).chain(banned).chain(after);
@@ -146,7 +146,7 @@ fn the_site_limits_pages_and_searches() {
     let pages = (0..30).map(|_| request(0, 1, "/news/today"));
     let images = (0..100).map(|_| request(0, 1, "/assets/logo.png"));
     let searches = (0..5).map(|_| request(0, 1, "/search?q=tea"));
-    // Four seconds later, the one has 20 again, and the other 2.
+    // Four seconds later, pages have 20 again, and searches 2.
     let later = (0..21).map(|_| request(4, 1, "/")).chain((0..3).map(|_| request(4, 1, "/search")));
     let all = pages.chain(images).chain(searches).chain(later);
     assert_eq!(rejected("site", "site", all), only([("pages", 10 + 1), ("searches", 3 + 1)]));

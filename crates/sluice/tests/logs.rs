@@ -1,4 +1,4 @@
-//! Logs of many servers, in and out of order, as users replay them.
+//! Many servers' logs, in and out of order, as users replay them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ fn text(output: &[u8]) -> &str {
     std::str::from_utf8(output).unwrap()
 }
 
-/// A file of this test, in a folder that Cargo has for it.
+/// A file for this test, in the folder that Cargo provides.
 fn file(name: &str, content: impl AsRef<[u8]>) -> String {
     let path: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("logs-{}-{name}", std::process::id()));
     fs::write(&path, content).unwrap();
@@ -28,7 +28,7 @@ fn config(name: &str, key: &str) -> String {
     file(name, format!("[[route]]\npath = \"/login\"\npolicy = [{policy}]\n"))
 }
 
-/// The report of a replay in JSON.
+/// A replay's report in JSON.
 fn report(arguments: &[&str]) -> Value {
     let output = sluice(&[&["replay", "--json"], arguments].concat());
     assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
@@ -39,8 +39,8 @@ fn policy(report: &Value) -> &Value {
     &report["configurations"][0]["policies"][0]
 }
 
-/// Three logins of one client and one of another, within a minute: the third is rejected. Each log has them, and some
-/// have a request to another path.
+/// Three logins from one client and one from another, within a minute: the third is rejected. Each log has them, and
+/// some have a request to another path.
 const LOGS: [(&str, &str); 24] = [
     (
         "combined",
@@ -184,7 +184,7 @@ http 2026-03-02T08:00:04.300000Z app/shop/50dc6c495c0c9188 198.51.100.9:2820 - -
 {"time":"2026-03-02T08:00:04Z","properties":{"clientIP":"198.51.100.9","httpMethod":"POST","requestUri":"/login","httpStatus":200}}
 "#,
     ),
-    // Squid, gin and the router of Heroku.
+    // Squid, gin and Heroku's router.
     (
         "$msec $_ $remote_addr $_/$status $bytes_sent $request_method $request_uri",
         r#"1772438401.123     45 203.0.113.7 TCP_MISS/200 10 POST http://shop.example/login - HIER_DIRECT/192.0.2.4 text/html
@@ -236,7 +236,7 @@ shop.example 198.51.100.9 - - [02/Mar/2026:08:00:04 +0000] "POST /login HTTP/1.1
 198.51.100.9 - - [02/Mar/2026:08:00:04.250 +0000] "POST /login HTTP/1.1" 200 - "k1" 250
 "#,
     ),
-    // Envoy with a format of its own.
+    // Envoy with a custom format.
     (
         r#"%START_TIME(%Y-%m-%d %H:%M:%S.%3f)% %DOWNSTREAM_REMOTE_ADDRESS% "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% %BYTES_SENT% "%REQ(X-API-KEY)%""#,
         r#"2026-03-02 08:00:01.250 203.0.113.7:4711 "POST /login HTTP/2" 200 10 "k1"
@@ -270,7 +270,7 @@ fn each_format_has_the_same_report() {
     }
 }
 
-/// A line of the combined format, at a second of 2026-03-02.
+/// A line in the combined format, at a second on 2026-03-02.
 fn line(second: u64, client: &str) -> String {
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
     format!(
@@ -278,7 +278,7 @@ fn line(second: u64, client: &str) -> String {
     )
 }
 
-/// A client that comes each 40 seconds, and so never twice in a minute.
+/// Requests from one client every 40 seconds, so never twice in a minute.
 fn calm_log(seconds: std::ops::Range<u64>, client: &str) -> Vec<String> {
     seconds.step_by(40).map(|second| line(second, client)).collect()
 }
@@ -288,7 +288,7 @@ fn files_are_put_in_order() {
     let config = config("order.toml", "client-ip");
     let [old, new] = [0..10_000, 10_000..20_000]
         .map(|range: std::ops::Range<u64>| calm_log(range.clone(), "203.0.113.7").concat() + &line(range.end - 1, "-"));
-    // The newest file has the name that comes first, as rotated logs do.
+    // The newest file has the name that sorts first, as rotated logs do.
     let [old, new, other] = [
         file("access.log.1", old),
         file("access.log", new),
@@ -304,7 +304,7 @@ fn files_are_put_in_order() {
         reports.push(report);
     }
     assert!(reports.windows(2).all(|pair| pair[0] == pair[1]));
-    // Whoever concatenates them is warned, with the cure.
+    // A user who concatenates them is warned, with the cure.
     let whole = file("whole.log", [fs::read(&new).unwrap(), fs::read(&old).unwrap()].concat());
     let output = sluice(&["replay", "--config", &config, &whole]);
     let report = text(&output.stdout);
@@ -316,7 +316,7 @@ fn files_are_put_in_order() {
     }
 }
 
-/// A clock that is wrong for one line would put all that follows at that time.
+/// One line's wrong clock would put all following lines at that time.
 #[test]
 fn one_wrong_clock_spoils_nothing() {
     let config = config("clock.toml", "client-ip");
@@ -342,7 +342,7 @@ fn one_wrong_clock_spoils_nothing() {
 fn a_window_bounds_what_is_sorted() {
     let config = config("window.toml", "client-ip");
     let mut lines = calm_log(0..8_000, "203.0.113.7");
-    // One request of ten minutes is logged when it is over.
+    // One request that takes ten minutes is logged when it ends.
     let long = lines.remove(100);
     lines.insert(114, long);
     let log = file("window.log", lines.concat());
@@ -389,8 +389,8 @@ fn requests_without_key_are_counted() {
     }
 }
 
-/// The header of the plan is in the log, or the policy's limit applies. What would suffice depends on the plan, so that
-/// there is no suggestion.
+/// If the log has the plan's header, the plan's limit applies, otherwise the policy's. There is no suggestion, because
+/// it would depend on the plan.
 #[test]
 fn plans_of_a_log_have_their_limits() {
     let policy_of = |plans: &str| {
@@ -420,9 +420,9 @@ fn plans_of_a_log_have_their_limits() {
     }
 }
 
-/// A cookie, a parameter and a method are keys, if the log has them.
+/// Cookies, parameters and methods are keys, if the log has them.
 #[test]
-fn cookies_and_queries_of_a_log_are_keys() {
+fn logged_cookies_and_queries_are_keys() {
     let nginx = r#"$remote_addr [$time_local] "$request" $status "$cookie_sid""#;
     let apache = r#"%h %t \"%r\" %>s \"%{sid}C\""#;
     let line = |second: u32, method: &str, target: &str, sid: &str| {
@@ -483,7 +483,7 @@ fn formats_that_cannot_be_are_explained() {
         assert_eq!(output.status.code(), Some(2), "{format}: {problem}");
         assert!(problem.contains(cure), "{format}: {problem}");
     }
-    // A string that does not describe the lines says where it fails.
+    // If a format string does not describe the lines, the message says where it fails.
     let format = "$remote_addr [$time_local] \"$request\" $status";
     let output = sluice(&["replay", "--config", &config, "--log-format", format, "crates/sluice/examples/access.log"]);
     let problem = text(&output.stderr);
@@ -492,7 +492,7 @@ fn formats_that_cannot_be_are_explained() {
     fs::remove_file(config).unwrap();
 }
 
-/// Lines of uvicorn, morgan and gin, which `auto` does not know.
+/// Lines from uvicorn, morgan and gin, which `auto` does not know.
 #[test]
 fn unknown_lines_say_what_to_do() {
     let config = config("unknown.toml", "client-ip");
@@ -524,7 +524,7 @@ fn a_plot_without_folder_fails_first() {
     fs::remove_file(config).unwrap();
 }
 
-/// Ten lines of one client, a minute apart, and the ten after them, as `zstd` and `xz` compress them.
+/// Ten lines from one client, a minute apart, and the ten after them, as `zstd` and `xz` compress them.
 const COMPRESSED: [(&str, [&str; 2]); 2] = [
     (
         "zstd",
@@ -576,9 +576,9 @@ fn zstd_and_xz_are_read() {
     fs::remove_file(config).unwrap();
 }
 
-/// The address of a proxy is no client's, and a field that is no path shows that the fields have another order.
+/// A proxy's address is not a client's, and a field that isn't a path shows that the fields have another order.
 #[test]
-fn a_proxy_and_a_wrong_order_are_noted() {
+fn proxies_and_wrong_orders_are_noted() {
     let line =
         |client: &str, path: &str| format!("{client} - - [02/Mar/2026:08:00:09 +0000] \"GET {path} HTTP/1.1\" 200 1\n");
     let config = config("proxy.toml", "client-ip");

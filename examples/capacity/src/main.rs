@@ -1,5 +1,5 @@
-//! What a limiter needs on Redis, PostgreSQL or DynamoDB: memory, processors, nodes, connections, write units and
-//! dollars, for any number of keys and requests. The guide's page on capacity is made with it.
+//! Estimates a limiter's needs on Redis, PostgreSQL or DynamoDB: memory, processors, nodes, connections, write units
+//! and dollars, for any number of keys and requests. The guide's page on capacity is made with it.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-capacity -- --keys 1e8 --rate 1e6 --processes 128 --lease 50
@@ -9,9 +9,9 @@
 //! cargo run --release -p tower-sluice-capacity -- --check      # measures a redis-server, and compares
 //! ```
 //!
-//! How many calls a request costs is simulated, with a seed: the same arguments print the same figures.
+//! The calls per request are simulated, with a seed, so equal arguments print equal figures.
 
-// A model of what happens, which decides on no request.
+// A model, which decides on no real request.
 #![allow(clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 mod check;

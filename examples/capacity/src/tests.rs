@@ -15,7 +15,7 @@ use crate::model::tables::tables;
 use crate::model::traffic::Traffic;
 
 #[test]
-fn the_page_has_the_tables_that_the_example_prints() {
+fn the_page_has_the_printed_tables() {
     let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/capacity.rs")).unwrap();
     for line in tables().concat() {
         let line = format!("//! {line}\n");
@@ -27,7 +27,7 @@ fn the_page_has_the_tables_that_the_example_prints() {
 }
 
 #[test]
-fn the_page_quotes_what_a_hot_key_costs() {
+fn the_page_quotes_a_hot_keys_cost() {
     let calls = |kind| {
         let base = Load { kind, keys: 1, rate: 20_000, rejected: 0, ..Load::new(Server::Redis) };
         [0, 50, 1_000].map(|most| {
@@ -40,7 +40,7 @@ fn the_page_quotes_what_a_hot_key_costs() {
     assert_eq!(calls(Kind::FixedWindow), ["17.2k", "619", "385"]);
 }
 
-/// Simulates all requests for all keys, of processes whose tables are unbounded and whose calls take no time. Returns
+/// Simulates all requests for all keys, for processes whose tables are unbounded and whose calls take no time. Returns
 /// the calls per request.
 fn naive(load: &Load, seed: u64) -> f64 {
     let (traffic, mut random) = (Traffic::of(load), Random::new(seed));
@@ -75,7 +75,7 @@ fn naive(load: &Load, seed: u64) -> f64 {
 }
 
 #[test]
-fn a_sample_costs_as_many_calls_per_request_as_all_keys_do() {
+fn a_sample_costs_what_all_keys_do() {
     let base = Load { round_trip: Duration::ZERO, processes: 4, ..Load::new(Server::Redis) };
     for (keys, rate, rejected, zipf) in
         [(500, 2_000, 300, 1_000), (3_000, 5_000, 100, 700), (3_000, 500, 600, 1_200), (200, 200, 200, 0)]
@@ -86,8 +86,9 @@ fn a_sample_costs_as_many_calls_per_request_as_all_keys_do() {
     }
 }
 
+/// A given seed always gives one estimate.
 #[test]
-fn a_seed_gives_one_estimate_and_others_give_similar_ones() {
+fn seeds_give_similar_estimates() {
     let load = Load { kind: Kind::FixedWindow, lease: lease(50), ..Load::new(Server::DynamoDb) };
     let of = |seed| estimate(&load, seed).all;
     assert!(of(1).calls.to_bits() == of(1).calls.to_bits() && of(1).calls.to_bits() != of(2).calls.to_bits());
@@ -99,10 +100,10 @@ fn a_seed_gives_one_estimate_and_others_give_similar_ones() {
 }
 
 #[test]
-fn what_costs_calls_and_what_saves_them() {
+fn calls_depend_on_the_load() {
     let base = Load { keys: 100, rate: 10_000, rejected: 0, zipf: 0, processes: 4, ..Load::new(Server::Redis) };
     let calls = |load: Load| estimate(&load, 3).all.calls_per_request();
-    // Nothing saves a call for keys that are hardly ever asked for: the next request is a day away.
+    // Nothing saves a call for keys that are hardly ever asked for, because the next request is a day away.
     let cold = Load { keys: 1_000_000_000, ..base };
     assert!((0.99..1.01).contains(&calls(cold)), "{}", calls(cold));
     // 25 requests per second and process for each key: a lease of 50 and those before it, of 1 to 32, last for a second
@@ -120,18 +121,18 @@ fn lease(most: u32) -> Option<Leasing> {
     Some(Leasing { most, lifetime: Duration::from_secs(1) })
 }
 
-/// Of 100,000 keys on a Redis 7.0.15: `--check`.
+/// For 100,000 keys on a Redis 7.0.15: `--check`.
 #[test]
-fn the_bytes_of_a_key_are_those_that_were_measured() {
+fn a_keys_bytes_match_the_measurement() {
     for ((name, value), measured) in STATES.into_iter().zip([148.8, 164.6, 180.6, 180.6]) {
         let bytes = needs::redis_bytes(100_000, NAME, value);
         assert!((bytes / measured - 1.0).abs() < 0.01, "{name}: {bytes} instead of {measured}");
     }
 }
 
-/// Of 100,000 rows of the migration on a PostgreSQL 15.18, with their index.
+/// For 100,000 rows in the migration's table on a PostgreSQL 15.18, with their index.
 #[test]
-fn the_bytes_of_a_row_are_those_that_were_measured() {
+fn a_rows_bytes_match_the_measurement() {
     for (is_time, measured) in [(true, 222.8), (false, 211.9)] {
         let bytes = needs::row_bytes("per-client".len(), is_time);
         assert!((bytes / measured - 1.0).abs() < 0.01, "{bytes} instead of {measured}");
@@ -139,7 +140,7 @@ fn the_bytes_of_a_row_are_those_that_were_measured() {
 }
 
 #[test]
-fn an_argument_without_sense_is_an_error_that_says_what_would_have_some() {
+fn a_senseless_argument_names_a_valid_one() {
     let parse = |line: &str| Arguments::parse(line.split_whitespace().map(str::to_owned));
     let load = parse("--keys 1e8 --rate 1_000_000 --distribution zipf:1.1 --lease 50 --rejected 2.5").unwrap().load;
     assert_eq!((load.keys, load.rate, load.zipf, load.rejected), (100_000_000, 1_000_000, 1_100, 25));

@@ -1,4 +1,4 @@
-//! Random numbers of the distributions that the model needs.
+//! Random numbers in the distributions that the model needs.
 
 use tower_sluice::testing::Random;
 
@@ -7,7 +7,7 @@ pub(crate) fn unit(random: &mut Random) -> f64 {
     ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// Returns a number of the exponential distribution with this mean, at least 1.
+/// Returns an exponentially distributed number with this mean, at least 1.
 pub(crate) fn exponential(random: &mut Random, mean: f64) -> u64 {
     ((-unit(random).ln() * mean) as u64).max(1)
 }

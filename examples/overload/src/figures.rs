@@ -1,4 +1,4 @@
-//! Figures of a run.
+//! A run's figures.
 
 use crate::run::{Fate, Record, Trace};
 use crate::time::{MILLISECOND, SECOND, seconds};
@@ -34,22 +34,22 @@ impl Trace {
         work as f64 / (f64::from(self.plan.workers_at(from)) * (until - from) as f64)
     }
 
-    /// Responses with 200 within 100 ms of the arrival, as a share of the capacity.
+    /// Responses with 200 within 100 ms after the arrival, as a share of the capacity.
     pub(crate) fn goodput(&self, (from, until): Span) -> f64 {
         self.goodput_within(from * SECOND, until * SECOND, |_| true)
     }
 
-    /// The goodput of one class.
+    /// One class's goodput.
     pub(crate) fn goodput_of_class(&self, span: Span, is_top: bool) -> f64 {
         self.goodput_of(span, |record| record.job.is_top == is_top)
     }
 
-    /// The goodput of the requests that count.
+    /// The goodput for the requests that count.
     pub(crate) fn goodput_of(&self, (from, until): Span, counts: impl Fn(&Record) -> bool) -> f64 {
         self.goodput_within(from * SECOND, until * SECOND, counts)
     }
 
-    /// The goodput of one tenant, as a share of the goodput of all.
+    /// One tenant's goodput, as a share of the total goodput.
     pub(crate) fn share_of_tenant(&self, span: Span, tenant: u8) -> f64 {
         let good = self.arrivals(span).filter(|record| record.is_good());
         let (count, all) = good.fold((0.0, 0.0), |(count, all), record| {
@@ -58,7 +58,7 @@ impl Trace {
         if all > 0.0 { count / all } else { 0.0 }
     }
 
-    /// The share of the requests that count which got a good answer.
+    /// The share among the requests that count which got a good answer.
     pub(crate) fn served(&self, span: Span, counts: impl Fn(&Record) -> bool) -> f64 {
         let counted = self.arrivals(span).filter(|record| counts(record));
         let (good, all) =
@@ -66,7 +66,7 @@ impl Trace {
         good / all
     }
 
-    /// The share of the requests that were not answered.
+    /// The share of requests that were not answered.
     pub(crate) fn shed(&self, span: Span) -> f64 {
         let (shed, all) = self.arrivals(span).fold((0.0, 0.0), |(shed, all), record| {
             (shed + f64::from(u8::from(record.fate != Fate::Answered)), all + 1.0)
@@ -74,13 +74,13 @@ impl Trace {
         shed / all
     }
 
-    /// The answers, late or not, in proportion to so many per second.
+    /// The answers, late or not, in proportion to `per_second`.
     pub(crate) fn answered(&self, (from, until): Span, per_second: f64) -> f64 {
         let left = self.records.iter().filter(|record| (from * SECOND..until * SECOND).contains(&record.left));
         left.filter(|record| record.fate == Fate::Answered).count() as f64 / (per_second * (until - from) as f64)
     }
 
-    /// The share of the requests that count which were answered, late or not.
+    /// The share among the requests that count which were answered, late or not.
     pub(crate) fn answered_of(&self, span: Span, counts: impl Fn(&Record) -> bool) -> f64 {
         let (answered, all) =
             self.arrivals(span).filter(|record| counts(record)).fold((0.0, 0.0), |(some, all), record| {
@@ -97,7 +97,7 @@ impl Trace {
         }
     }
 
-    /// Jain's index of what the nine well-behaved tenants got: 1 if all got the same, 1/9 if one got everything.
+    /// Jain's index over the nine well-behaved tenants' goodput: 1 if all got equal shares, 1/9 if one got everything.
     pub(crate) fn jain(&self, span: Span) -> f64 {
         let mut good = [0.0; 9];
         for record in self.arrivals(span).filter(|record| record.is_good() && record.job.tenant > 0) {
@@ -106,7 +106,7 @@ impl Trace {
         jain(&good)
     }
 
-    /// A percentile of the latencies of answered requests, in milliseconds.
+    /// A latency percentile over answered requests, in milliseconds.
     pub(crate) fn latency(&self, span: Span, percent: usize) -> Value {
         let answered = self.arrivals(span).filter(|record| record.fate == Fate::Answered);
         let mut latencies: Vec<u64> = answered.map(|record| record.left - record.arrived).collect();
@@ -116,8 +116,8 @@ impl Trace {
         Value::Latency(latencies.get(at).map(|latency| *latency as f64 / MILLISECOND as f64))
     }
 
-    /// The time from `since` to the beginning of the first second in which the goodput is 90 % of `usual`. Next to
-    /// nothing cannot be recovered.
+    /// The time from `since` to the beginning of the first second in which the goodput is 90 % of `usual`. A goodput
+    /// near zero cannot be recovered.
     pub(crate) fn recovery(&self, since: u64, usual: f64) -> Value {
         if usual < 0.1 {
             return Value::Time(None);
@@ -135,7 +135,7 @@ impl Trace {
     }
 }
 
-/// Jain's index of fairness.
+/// Jain's fairness index.
 pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

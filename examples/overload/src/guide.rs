@@ -1,4 +1,4 @@
-//! The pictures of the guide.
+//! The guide's pictures.
 
 use crate::contenders::{Contender, Fixed, Nothing, Ours};
 use crate::picture::{Chart, Line, Mark, by_load, load_columns};
@@ -64,7 +64,7 @@ fn classes(fixed: &[Trace], ours: &[Trace]) -> Chart {
 
 /// Ten tenants at five times the capacity: one offers three times the capacity, and nine offer 22 % of it each.
 pub(crate) fn tenants() -> Chart {
-    // All of one class: a tenant's share is a share of its class.
+    // All in one class, because a tenant's share is a share within its class.
     let plan = Plan { top: 0, ..steady(500) };
     let bars = |contender: &dyn Contender, offset: f64| -> Vec<(f64, f64)> {
         let trace = run(&plan, contender, 1);

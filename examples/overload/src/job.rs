@@ -1,14 +1,14 @@
 //! A request as the server sees it.
 
-/// Travels in the extensions of a request.
+/// Travels in a request's extensions.
 #[derive(Clone, Copy, Debug)]
 pub struct Job {
     /// The work, in nanoseconds.
     pub(crate) work: u64,
     /// The work is to wait for another server, and occupies no worker.
     pub(crate) is_io: bool,
-    /// The work is done in this many parts of equal length. The head is sent after the first, and the body ends with
-    /// the last. Between two parts, others have their turn.
+    /// The work is done in this many equal parts. The head is sent after the first, and the body ends with the last.
+    /// Between two parts, others have their turn.
     pub(crate) parts: u32,
     /// Belongs to the top class.
     pub(crate) is_top: bool,
@@ -17,7 +17,7 @@ pub struct Job {
 }
 
 impl Job {
-    /// Whether this is a request of the top class, which is served before others under overload.
+    /// Whether this request is in the top class, which is served before others under overload.
     #[must_use]
     pub const fn is_top(&self) -> bool {
         self.is_top
@@ -28,7 +28,7 @@ impl Job {
         if self.is_io { 0 } else { self.work }
     }
 
-    /// An answer that comes later than this after the arrival is of no use to the client.
+    /// If an answer comes later than this after the arrival, the client cannot use it.
     pub(crate) const fn deadline(&self) -> u64 {
         let waits = if self.is_io { self.work } else { 0 };
         waits + 100 * crate::time::MILLISECOND

@@ -1,5 +1,5 @@
-//! A simulated server under overload, behind our limiter and behind its peers: goodput, classes, tenants, recovery,
-//! and the traps into which limiters fall that find their limit themselves.
+//! A simulated server under overload, behind our limiter and behind its peers: goodput, classes, tenants, recovery, and
+//! the traps for limiters that find their limit themselves.
 //!
 //! ```sh
 //! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
@@ -10,36 +10,35 @@
 //! scripts/overload                                                  # with the crates of others
 //! ```
 //!
-//! The server is a [tower service](Server) on tokio's paused clock, and the load is drawn with a seed: each run
-//! prints the same figures.
+//! The server is a [tower service](Server) on tokio's paused clock, and the load is drawn with a seed, so each run
+//! prints equal figures.
 //!
 //! # The server
 //!
-//! It has two workers and a run queue, first come, first served. A request takes 5 ms of a worker unless a row says
-//! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request:
-//! work that has begun is finished, and a request in the run queue is skipped. (Two rows have a server that works on
-//! it all the same; in one of them, its handlers hold their permits until then.) The load is open: clients do not
-//! wait for one another. One in five requests is of the top class. One tenant has 60 % of the offers, and nine others
-//! share the rest.
+//! It has two workers and a run queue, first come, first served. A request takes 5 ms on a worker unless a row says
+//! otherwise, so the capacity is 400 requests per second. A client gives up after a second, and drops its request: work
+//! that has begun is finished, and a request in the run queue is skipped. (In two rows, the server works on it all the
+//! same; in one of them, its handlers hold their permits until then.) The load is open: clients do not wait for one
+//! another. One in five requests is in the top class. One tenant has 60 % of the offers, and nine others share the
+//! rest.
 //!
 //! # The figures
 //!
-//! - *Goodput*: the share of the workers' time that went into good answers. An answer is good if it has the status
-//!   200, and its body ends within 100 ms of the arrival; if the work is to wait for another server, 100 ms after
-//!   that.
-//! - *Served*: the share of the offers that got a good answer. *Shed*: the share that got no answer, late ones
-//!   included: rejected, failed or given up.
-//! - *Top class*: at ten times the capacity, a class of 20 % alone offers twice the capacity, and no scheduler serves
-//!   it. So three figures: how much of it is served at 4 ×, where it offers 0.8 of the capacity; the same at 10 × for
-//!   a class of 8 %; and the share of the capacity that a class of 20 % gets at 10 ×.
-//! - *Jain's index* of the nine tenants who offer the same. It is high for a limiter that rejects at random, too, so
-//!   the table also has the greedy tenant's share of the goodput at 10 × (a fair one is 10 %), and the share of the
-//!   nine that is served at 2 ×, where they offer 0.8 of the capacity.
-//! - *Recovery*: the time from the end of a three-fold slowdown of ten seconds to the first second in which the
-//!   goodput is 90 % of what it was before.
+//! - *Goodput*: the share of the workers' time that went into good answers. An answer is good if it has the status 200,
+//!   and its body ends within 100 ms after the arrival; if the work is to wait for another server, 100 ms after that.
+//! - *Served*: the share of offers that got a good answer. *Shed*: the share that got no answer, not even a late one,
+//!   because it was rejected, failed or given up.
+//! - *Top class*: at ten times the capacity, a 20 % class alone offers twice the capacity, and no scheduler serves it.
+//!   So there are three figures: how much of it is served at 4 ×, where it offers 0.8 of the capacity; how much of an 8
+//!   % class is served at 10 ×; and the share of the capacity that a 20 % class gets at 10 ×.
+//! - *Jain's index* over the nine tenants with equal offers. It is high for a limiter that rejects at random, too, so
+//!   the table also has the greedy tenant's share of the goodput at 10 × (a fair one is 10 %), and the served share of
+//!   the nine at 2 ×, where they offer 0.8 of the capacity.
+//! - *Recovery*: the time from the end of a three-fold slowdown of ten seconds to the first second in which the goodput
+//!   is 90 % of its earlier level.
 //! - *In the server*: the mean number of requests that the server works on or has in its run queue, during the minute
 //!   before and after. Under overload, it is the limit in force.
-//! - *p50, p99*: of the latencies of all requests that were answered.
+//! - *p50, p99*: latency percentiles over all requests that were answered.
 //!
 //! # The traps
 //!
@@ -51,9 +50,9 @@
 //! - *Clients give up after 50 ms*: a limit of 20 answers after exactly that time, and a larger one too late.
 //! - *2 workers become 16*, and *64 workers*: the limit has to grow.
 //!
-//! A figure in bold misses the target of our limiter.
+//! A figure in bold misses our limiter's target.
 
-// A model of what happens, which decides on no request.
+// A model, which decides on no real request.
 #![allow(clippy::float_arithmetic, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 pub mod contenders;

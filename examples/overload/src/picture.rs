@@ -9,7 +9,7 @@ use crate::table::each;
 
 /// A picture: points by contender.
 pub(crate) struct Chart {
-    /// The file's, without its extension.
+    /// The file's name, without its extension.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
     /// Positions and texts below the axis.
@@ -36,8 +36,8 @@ pub(crate) enum Mark {
     Bars,
 }
 
-/// The rules by which a picture has its colours: those of the system in an `<img>`, and those of rustdoc's theme in the
-/// guide, where pictures are part of the page.
+/// The rules for a picture's colours: the system's in an `<img>`, and those for rustdoc's theme in the guide, where
+/// pictures are part of the page.
 const THEMES: [(&str, &str, &str); 4] = [
     ("", LIGHT, ""),
     ("@media(prefers-color-scheme:dark){", DARK, "}"),
@@ -69,7 +69,7 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
     let rest =
         lines(&names, by_load(&|trace| 100.0 * trace.goodput_of_class(STEADY, false)), ", the rest", Mark::Dashes);
     let greedy = lines(&names, by_load(&|trace| 100.0 * trace.share_of_tenant(STEADY, 0)), "", Mark::Line);
-    // A point is the mean of ten seconds.
+    // A point is the mean over ten seconds.
     let inside = |trace: &Trace| {
         let spans = (0..78).map(|ten| (10 * ten, 10 * ten + 10));
         spans.map(|span| (span.0 as f64 / 780.0, trace.in_flight(span).min(240.0))).collect()
@@ -114,12 +114,12 @@ pub(crate) fn draw(contenders: &[Box<dyn Contender>]) -> Vec<(&'static str, Stri
     charts.iter().map(|chart| (chart.name, chart.svg())).collect()
 }
 
-/// The points of a curve by load.
+/// A curve's points by load.
 pub(crate) fn by_load(traces: &[Trace], value: impl Fn(&Trace) -> f64) -> Vec<(f64, f64)> {
     (0..).zip(traces).map(|(x, trace)| (f64::from(x) / 5.0, value(trace))).collect()
 }
 
-/// The columns of a curve by load.
+/// A curve's columns by load.
 pub(crate) fn load_columns() -> Vec<(f64, String)> {
     (0..).zip(LOADS).map(|(x, load)| (f64::from(x) / 5.0, format!("{} ×", load as f64 / 100.0))).collect()
 }
@@ -184,7 +184,7 @@ impl Chart {
         svg + "</svg>\n"
     }
 
-    /// The values at the columns, for those who do not see them.
+    /// The values at the columns, for readers who do not see them.
     fn in_words(&self) -> String {
         let line = |line: &Line| {
             let last = line.points.len().saturating_sub(1);
@@ -203,13 +203,13 @@ impl Chart {
     }
 }
 
-/// The pixel of a position between 0 and 1.
+/// The pixel for a position between 0 and 1.
 fn x_of(position: f64) -> f64 {
     LEFT + 15.0 + position * (WIDTH - LEFT - 50.0)
 }
 
 impl Line {
-    /// The attribute `class`, and the value of `style`.
+    /// The attribute `class`, and the value for `style`.
     fn style(&self) -> (&'static str, String) {
         let color = format!("stroke:{}", self.color);
         match self.mark {

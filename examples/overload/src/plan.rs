@@ -1,4 +1,4 @@
-//! What happens in a run: the server, its mishaps, and the load.
+//! A run's plan: the server, its mishaps, and the load.
 
 use tower_sluice::testing::Random;
 
@@ -18,7 +18,7 @@ pub(crate) struct Plan {
     pub(crate) hang: Option<(u64, u64)>,
     pub(crate) abandoned: Abandoned,
     pub(crate) mix: Mix,
-    /// The share of the top class, in percent.
+    /// The top class's share, in percent.
     pub(crate) top: u64,
     /// The end of each phase, and the offered load in it: in percent of the capacity at the start.
     pub(crate) phases: Vec<(u64, u64)>,
@@ -26,7 +26,7 @@ pub(crate) struct Plan {
     pub(crate) patience: u64,
     /// The requests per second at a load of 100, if not the capacity.
     pub(crate) rate: Option<f64>,
-    /// So many requests come at once, and not one after the other.
+    /// This many requests come at once, instead of one after the other.
     pub(crate) at_once: u64,
     /// Earlier requests are left out.
     pub(crate) since: u64,
@@ -34,27 +34,27 @@ pub(crate) struct Plan {
     pub(crate) is_weighted: bool,
 }
 
-/// What a server does with a request whose client has given up. Work that has begun is finished in any case.
+/// How a server treats a request whose client has given up. Work that has begun is finished in any case.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Abandoned {
     /// Drops it from its run queue, as hyper does.
     Skipped,
-    /// Works on it all the same, as a pool of threads does that is not told.
+    /// Works on it all the same, like a thread pool that is not told.
     Done,
     /// Works on it, and holds its units until that is done: the handler has taken its permits along.
     Held,
 }
 
-/// What requests ask for.
+/// The work that requests ask for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Mix {
     /// 5 ms each.
     Fixed,
     /// 5 ms on average.
     Exponential,
-    /// Nine of ten take 2.5 ms, one takes 27.5 ms.
+    /// Nine in ten take 2.5 ms, one takes 27.5 ms.
     Bimodal,
-    /// Nine of ten take 5 ms, one waits for 100 ms without a worker.
+    /// Nine in ten take 5 ms, one waits for 100 ms without a worker.
     SlowRoute,
     /// Half take 5 ms, and half 0.1 ms.
     HealthChecks,
@@ -62,23 +62,23 @@ pub(crate) enum Mix {
     LongBody,
     /// 50 ms each.
     Long,
-    /// All take so many nanoseconds of a worker.
+    /// All take this many nanoseconds on a worker.
     Work(u64),
-    /// All wait for so many nanoseconds, without a worker.
+    /// All wait for this many nanoseconds, without a worker.
     Asleep(u64),
-    /// Those of the first tenant wait for 10 s, and all others for 10 ms, without a worker. The first one sends 5 of
-    /// 95.
+    /// The first tenant's requests wait for 10 s, and all others for 10 ms, without a worker. The first tenant sends 5
+    /// in 95.
     SlowTenant,
-    /// Work of a drawn length, in so many percent of the requests without a worker.
+    /// Work with a drawn length; `asleep` percent of the requests need no worker.
     Drawn { mean: u64, shape: Shape, asleep: u64 },
 }
 
-/// How the times of requests vary about their mean.
+/// How request times vary about their mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shape {
     Fixed,
     Exponential,
-    /// Nine of ten take half of the mean, and one takes 5.5 times as long.
+    /// Nine in ten take half the mean, and one takes 5.5 times the mean.
     Bimodal,
 }
 
@@ -159,7 +159,7 @@ impl Mix {
         }
     }
 
-    /// Returns the work of a request, and whether that is to wait.
+    /// Returns a request's work, and whether that is to wait.
     fn work(self, random: &mut Random) -> (u64, bool) {
         match self {
             Self::Fixed | Self::LongBody => (FIXED, false),
@@ -179,7 +179,7 @@ impl Mix {
     }
 }
 
-/// The arrivals of a run: a Poisson process, which does not wait for answers.
+/// A run's arrivals: a Poisson process, which does not wait for answers.
 #[derive(Debug)]
 pub(crate) struct Arrivals {
     random: Random,
@@ -213,14 +213,14 @@ impl Arrivals {
             }
             let rate = plan.rate.unwrap_or_else(|| plan.capacity()) / plan.at_once as f64;
             let mean = SECOND as f64 * 100.0 / (rate * load as f64);
-            // What comes at once comes at even intervals.
+            // Requests in groups come at even intervals.
             let gap = if plan.at_once > 1 { mean as u64 } else { exponential(&mut self.random, mean) };
             if self.at + gap < until {
                 self.at += gap;
                 self.left = plan.at_once - 1;
                 return Some((self.at, self.job(plan)));
             }
-            // The process has no memory: what is left of the gap is drawn again.
+            // The process has no memory, so the rest of the gap is drawn again.
             self.at = until;
             self.phase += 1;
         }

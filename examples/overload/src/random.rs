@@ -1,21 +1,21 @@
 //! Random scenarios, in each of which our limiter is compared with the best fixed limit.
 //!
-//! A seed draws ten scenarios: workers, times, arrivals, load, weights, and the patience of clients. The requests of a
-//! scenario compute, or wait for another server, or a part of them does this or that. Ours has two minutes to find its
-//! limit. Its longest wait is set as its documentation advises: the patience of the clients, less the time of a
-//! request. The fixed limits are the powers of two up to 1,024, behind `LoadShed`. All contenders meet the same
-//! requests in the minute that is measured, and a request counts if it is answered before its client gives up.
+//! A seed draws ten scenarios: workers, times, arrivals, load, weights, and the clients' patience. A scenario's
+//! requests compute, or wait for another server, or some do one and some the other. Ours has two minutes to find its
+//! limit. Its longest wait is set as its documentation advises: the clients' patience, less a request's time. The fixed
+//! limits are the powers of two up to 1,024, behind `LoadShed`. All contenders meet equal requests in the minute that
+//! is measured, and a request counts if it is answered before its client gives up.
 //!
-//! Answers are few and arrivals vary, so the best of eleven limits is in part the luckiest one. So the best fixed limit
-//! is chosen by some draws of the arrivals, and compared with ours on others. Both are drawn again until there are
-//! enough answers, and scenarios near the target more often. A share below the target is certain if it is so by two
+//! Answers are few and arrivals vary, so the best among eleven limits is in part the luckiest one. So the best fixed
+//! limit is chosen by some draws of the arrivals, and compared with ours on others. Both are drawn again until there
+//! are enough answers, and scenarios near the target more often. A share below the target is certain if it is so by two
 //! standard errors, which follow from the differences between the draws. Both numbers are printed.
 //!
-//! If some requests compute and others wait for another server, the best fixed limit may be a very high one: all that
-//! wait are answered, and those that compute queue until their clients give up. Nobody who cannot tell the two kinds
-//! apart can serve both. The report says in how many scenarios the best fixed limit answers fewer of the requests that
-//! compute than another one does, by a fifth; and for each scenario of this kind below the target, what two of ours
-//! serve, a limiter for each kind.
+//! If some requests compute and others wait for another server, the best fixed limit may be a very high one: all
+//! waiting requests are answered, and the computing ones queue until their clients give up. No limiter that cannot tell
+//! the two kinds apart can serve both. The report says in how many scenarios the best fixed limit answers fewer
+//! computing requests than another one does, by a fifth. For each such scenario below the target, it shows how many
+//! requests two of our limiters serve, one for each kind.
 
 use std::array;
 use std::cmp::Reverse;
@@ -34,20 +34,20 @@ use crate::time::{MILLISECOND, SECOND, seconds};
 
 const SCENARIOS: u64 = 10;
 
-/// The requests of this time count.
+/// Requests within this time count.
 const COUNTED: Range<u64> = 120 * SECOND..180 * SECOND;
 
-/// The run of a fixed limit begins this much earlier, so that its queues are full.
+/// A fixed limit's run begins this much earlier, so that its queues are full.
 const EARLIER: u64 = 60 * SECOND;
 
 /// Our target, as a share of the requests that the best fixed limit serves.
 const ENOUGH: f64 = 0.9;
 
-/// How many of 1,000 scenarios may miss the target.
+/// How many in 1,000 scenarios may miss the target.
 const MOST_MISSED: usize = 25;
 
-/// A scenario is run again, with other arrivals, until the best fixed limit has answered so many requests in all, or it
-/// was run so often.
+/// A scenario is run again, with other arrivals, until the best fixed limit has answered `MEASURABLE` requests in all,
+/// or it was run `MOST_RUNS` times.
 const MEASURABLE: usize = 1_000;
 const MOST_RUNS: usize = 20;
 
@@ -63,7 +63,7 @@ const LIMITS: usize = 11;
 /// The draws of the arrivals by which the best fixed limit is judged begin here. Those before choose it.
 const JUDGING: usize = 1_000;
 
-/// Answers to requests that count, to those that compute and to those that wait for another server.
+/// Answers to requests that count: to computing ones, and to those that wait for another server.
 #[derive(Clone, Copy, Default)]
 struct Answers {
     computing: usize,
@@ -80,7 +80,7 @@ impl Answers {
     }
 }
 
-/// The answers of ours and of the best fixed limit, to the same requests.
+/// The answers by ours and by the best fixed limit, to equal requests.
 #[derive(Clone, Copy)]
 struct Run {
     ours: Answers,
@@ -93,7 +93,7 @@ struct Outcome {
     runs: Vec<Run>,
     /// The power of two that is the best fixed limit.
     best: usize,
-    /// Whether the best fixed limit answers fewer of the requests that compute than another one, by a fifth.
+    /// Whether the best fixed limit answers fewer computing requests than another one, by a fifth.
     gives_up_work: bool,
 }
 
@@ -124,8 +124,8 @@ impl Outcome {
         self.share() < ENOUGH && mean > 2.0 * error
     }
 
-    /// What ours serves with a limiter for each kind of requests, as a share of what the best fixed limit does. `None`
-    /// if all are of one kind.
+    /// The requests that ours serves with a limiter for each request kind, as a share of those that the best fixed
+    /// limit serves. `None` if all are of one kind.
     fn share_apart(&self) -> Option<f64> {
         let plan = draw(self.seed, self.number);
         let Mix::Drawn { asleep: 1..100, .. } = plan.mix else { return None };
@@ -155,7 +155,7 @@ impl Outcome {
 }
 
 /// Given a number of seeds, runs their scenarios on two threads, and prints those below the target. Given
-/// `SEED:NUMBER`, prints the course of one scenario.
+/// `SEED:NUMBER`, prints one scenario's course.
 ///
 /// # Errors
 ///
@@ -212,12 +212,12 @@ fn compare(seed: u64, number: u64) -> Outcome {
     outcome
 }
 
-/// The seed of the arrivals.
+/// The arrivals' seed.
 const fn arrivals(seed: u64, draw: usize) -> u64 {
     seed | (draw as u64) << 32
 }
 
-/// How many of the requests that count are answered.
+/// How many requests that count are answered.
 fn served(plan: &Plan, contender: &dyn Contender, seed: u64) -> Answers {
     let trace = run(plan, contender, seed);
     let answered = trace.records.iter().filter(|it| COUNTED.contains(&it.arrived) && it.fate == Fate::Answered);

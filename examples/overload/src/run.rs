@@ -1,4 +1,4 @@
-//! Runs a plan against a contender, and records the fate of each request.
+//! Runs a plan against a contender, and records each request's fate.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::plan::{Arrivals, Plan};
 use crate::server::Server;
 use crate::time::{Epoch, SECOND};
 
-/// What became of a request.
+/// A request's fate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
     /// Answered with 200, to the end of the body.
@@ -42,7 +42,7 @@ impl Record {
     }
 }
 
-/// All that is known of a run.
+/// All data about a run.
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) plan: Plan,
@@ -51,7 +51,7 @@ pub(crate) struct Trace {
     pub(crate) inside: Vec<f64>,
 }
 
-/// Runs a plan. The same seed gives the same trace.
+/// Runs a plan. Equal seeds give equal traces.
 pub(crate) fn run(plan: &Plan, contender: &dyn Contender, seed: u64) -> Trace {
     let runtime = Builder::new_current_thread()
         .enable_time()
@@ -72,7 +72,7 @@ async fn drive(plan: &Plan, contender: &dyn Contender, seed: u64) -> Trace {
     let records = Arc::new(Mutex::new(Vec::new()));
     let mut arrivals = Arrivals::new(seed);
     let mut arrival = arrivals.next(plan);
-    // What arrived last is answered, or given up.
+    // The last arrivals are answered, or given up.
     let end = plan.end() + plan.patience + SECOND;
     loop {
         let next = [arrival.as_ref().map(|(at, _)| *at), server.next_event(), Some(end)];

@@ -6,11 +6,11 @@ use crate::plan::{Abandoned, Mix, Plan};
 use crate::run::{Trace, run};
 use crate::time::{MILLISECOND, SECOND};
 
-/// A row of the table.
+/// A table row.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
-    /// What our limiter is to achieve.
+    /// Our limiter's target.
     pub(crate) target: Option<Target>,
     pub(crate) value: Value,
 }
@@ -41,18 +41,18 @@ pub(crate) struct Scenario {
     figures: fn(&Trace) -> Vec<Figure>,
 }
 
-/// What is measured under a steady load: the first ten seconds are left out.
+/// The measured span under a steady load: the first ten seconds are left out.
 pub(crate) const STEADY: Span = (10, 40);
 
-/// The same for what is rare.
+/// A longer span for rare events.
 const LONG: Span = (10, 130);
 
-/// The loads of the curves, in percent of the capacity.
+/// The curves' loads, in percent of the capacity.
 pub(crate) const LOADS: [u64; 6] = [50, 80, 100, 200, 500, 1_000];
 
 impl Scenario {
     pub(crate) fn run(&self, contender: &dyn Contender) -> Trace {
-        // Each contender meets the same arrivals.
+        // Each contender meets equal arrivals.
         run(&self.plan, contender, 1)
     }
 
@@ -70,7 +70,7 @@ pub(crate) fn incident() -> Plan {
     Plan { slowdown: Some((120 * SECOND, 720 * SECOND, 3)), ..Plan::new(&[(780, 200)]) }
 }
 
-/// All scenarios, in the order of the table.
+/// All scenarios, in table order.
 pub(crate) fn all() -> Vec<Scenario> {
     [short_proof(), few_requests(), clients_that_leave(), vec![long_proof()], curve(), traps()]
         .into_iter()
@@ -144,7 +144,7 @@ pub(crate) fn few_requests() -> Vec<Scenario> {
     ]
 }
 
-/// The scenarios whose figures have targets, except for the incident of ten minutes.
+/// The scenarios whose figures have targets, except for the ten-minute incident.
 pub(crate) fn short_proof() -> Vec<Scenario> {
     vec![
         scenario(steady(1_000), |trace| {

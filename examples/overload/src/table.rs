@@ -8,8 +8,8 @@ use crate::contenders::{Contender, OURS};
 use crate::figures::Value;
 use crate::scenarios::{Figure, Scenario, Target};
 
-/// Measures the contenders, on two threads. Returns the table in Markdown, and the figures of our limiter that miss
-/// their targets.
+/// Measures the contenders, on two threads. Returns the table in Markdown, and our limiter's figures that miss their
+/// targets.
 pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -> (String, Vec<Figure>) {
     let columns = each(contenders, |contender| measure(contender.as_ref(), scenarios));
     let ours = contenders.iter().zip(&columns).filter(|(contender, _)| contender.name() == OURS);
@@ -26,7 +26,7 @@ pub(crate) fn table(contenders: &[Box<dyn Contender>], scenarios: &[Scenario]) -
     (markdown(&rows), missed)
 }
 
-/// The figures of a contender.
+/// A contender's figures.
 pub(crate) fn measure(contender: &dyn Contender, scenarios: &[Scenario]) -> Vec<Figure> {
     scenarios.iter().flat_map(|scenario| scenario.measure(contender)).collect()
 }

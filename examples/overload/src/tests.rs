@@ -42,8 +42,8 @@ fn ours_reaches_the_targets() {
     assert!(figures.iter().any(|figure| figure.target.is_some()) && missed.is_empty(), "{missed:?}");
 }
 
-/// A request waits for half of the load divided by the rest of the capacity (M/D/1), in units of the service time;
-/// longer if that varies (Pollaczek and Khinchine).
+/// A request waits for half the load divided by the rest of the capacity (M/D/1), in units of the service time; longer
+/// if that varies (Pollaczek and Khinchine).
 #[test]
 fn the_server_queues_as_theory_says() {
     for (mix, load, variation) in
@@ -73,7 +73,7 @@ fn a_limit_sheds_what_theory_says() {
 }
 
 #[test]
-fn the_load_has_its_rate_its_classes_and_its_tenants() {
+fn the_load_has_rate_classes_and_tenants() {
     let trace = run(&Plan::new(&[(100, 200)]), &Nothing, 1);
     let count = trace.records.len() as f64;
     let share = |is: &dyn Fn(&crate::job::Job) -> bool| {
@@ -138,7 +138,7 @@ fn a_server_hangs_and_recovers() {
     assert!(trace.records.iter().all(|record| record.left - record.arrived <= SECOND + SECOND / 10));
 }
 
-/// A limiter with a defect: it forgets the permit of one request in fifty.
+/// A limiter with a defect: it forgets the permit for one request in fifty.
 struct Leaky;
 
 impl Contender for Leaky {
@@ -172,14 +172,14 @@ fn leaked_permits_are_noticed() {
 }
 
 #[test]
-fn the_same_run_prints_the_same_bytes() {
+fn equal_runs_print_equal_bytes() {
     let scenarios = [cold_start()];
     let [first, second] = [(); 2].map(|()| table(&contenders(), &scenarios).0);
     assert_eq!(first, second);
     assert!(first.lines().count() == 4 && first.contains("| ours"), "{first}");
 }
 
-/// A timer of a contender fires at its time, and not at the next event of the simulation.
+/// A contender's timer fires at its time, and not at the simulation's next event.
 #[test]
 fn timers_fire_between_events() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
@@ -213,21 +213,21 @@ fn pictures_fit_into_the_guide() {
     let chart =
         Chart { name: "name", title: "Title", columns, top: 5.0, unit: " %", lines: (0..30).map(line).collect() };
     let svg = chart.svg();
-    // Markdown ends a block of HTML at an empty line.
+    // Markdown ends an HTML block at an empty line.
     assert!(!svg.contains("\n\n") && svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
     assert!(svg.contains("M75.0 50.0L565.0 310.0"), "{svg}");
     assert!(svg.contains("<title>Title</title>\n<desc>a: 1: 5 %, 2: 0 %. a: "), "{svg}");
     assert!(svg.len() < 30_000, "{} bytes", svg.len());
 }
 
-/// Draws only the cheapest of them again; `scripts/slow` draws them all.
+/// Draws only the cheapest picture again; `scripts/slow` draws them all.
 #[test]
-fn the_pictures_of_the_guide_are_up_to_date() {
+fn the_guides_pictures_are_up_to_date() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/overload");
     let kept = |name: &str| fs::read_to_string(folder.join(name).with_extension("svg")).unwrap();
     let tenants = guide::tenants();
     let command = "cargo run --release -p tower-sluice-overload -- --guide src/guide/overload";
-    // The table of the page has figures of the same runs.
+    // The page's table has figures from these runs.
     assert!(
         kept(tenants.name) == tenants.svg(),
         "{}.svg is out of date, and perhaps the table in src/guide/overload.rs: {command}",
@@ -239,7 +239,7 @@ fn the_pictures_of_the_guide_are_up_to_date() {
 }
 
 #[test]
-fn a_scenario_that_is_drawn_again_is_the_same_one() {
+fn a_redrawn_scenario_stays_the_same() {
     let of_seed = |seed| (0..10).map(move |number| format!("{:?}", random::draw(seed, number)));
     assert!(of_seed(3).eq(of_seed(3)) && of_seed(3).ne(of_seed(4)));
     for plan in (0..100).map(|number| random::draw(number / 10, number % 10)) {

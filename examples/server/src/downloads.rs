@@ -1,8 +1,7 @@
 //! `/in-flight`: slow downloads, which are counted while their bodies are open.
 //!
-//! The route of this path in the configuration has the download for its handler. [`TOWER`] is the same download under
-//! tower's own `ConcurrencyLimit`, which counts requests until the heads of their responses. [`OPEN`] has the counts of
-//! both.
+//! The configuration's route at this path has the download as its handler. [`TOWER`] is that download under tower's own
+//! `ConcurrencyLimit`, which counts requests until their response heads. [`OPEN`] has the counts for both.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -32,7 +31,7 @@ const PIECE_EVERY: Duration = Duration::from_millis(100);
 /// The limit that `/in-flight` has in `server.toml`.
 const LIMIT: usize = 10;
 
-/// The bodies of one route that are open.
+/// One route's open bodies.
 #[derive(Default)]
 pub(crate) struct Downloads {
     now: AtomicU64,
@@ -60,7 +59,7 @@ impl Downloads {
     }
 }
 
-/// Routes [`TOWER`] and [`OPEN`]. `limited` are the downloads of [`PATH`].
+/// Routes [`TOWER`] and [`OPEN`]. `limited` holds the downloads at [`PATH`].
 pub(crate) fn router(limited: Arc<Downloads>) -> Router {
     let tower = Arc::new(Downloads::default());
     let counted = Arc::clone(&tower);
@@ -81,7 +80,7 @@ impl Drop for Open {
 struct Download {
     /// The next piece.
     text: Bytes,
-    /// The pieces to come.
+    /// How many pieces follow.
     left: u32,
     ticks: Interval,
     /// `None` once the last piece was returned.
@@ -110,7 +109,7 @@ impl hyper::body::Body for Download {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // The next piece, and a space for each of the others.
+        // The next piece, and a space for each other piece.
         let length = self.left.checked_sub(1).map_or(0, |spaces| u64::from(spaces) + self.text.len() as u64);
         SizeHint::with_exact(length)
     }

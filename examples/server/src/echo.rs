@@ -1,7 +1,7 @@
-//! `sluice.example.v1.Echo`, on the same port, for clients of gRPC and gRPC-Web.
+//! `sluice.example.v1.Echo`, on the server's port, for gRPC and gRPC-Web clients.
 //!
-//! Its messages, as in `echo.proto`, are written by hand, so that the build needs no Protobuf compiler. A service that
-//! tonic generates goes into a [`Router`](axum::Router) in the same way (`tonic::service::Routes::into_axum_router`).
+//! Its messages, as in `echo.proto`, are written by hand, so that the build needs no Protobuf compiler. To add a
+//! service that tonic generates to a [`Router`](axum::Router), use `tonic::service::Routes::into_axum_router`.
 
 use std::convert::Infallible;
 

@@ -34,7 +34,7 @@ impl Limits {
         Ok(changed)
     }
 
-    /// Sets the limit of all policies that have one: overload protection finds its own.
+    /// Sets the limit for all policies that have one, because overload protection finds its own.
     pub(crate) fn change_limit(&mut self, limit: i64) -> Result<(), ConfigError> {
         let mut file = self.file.clone();
         let routes = file.get_mut("route").and_then(Value::as_array_mut).into_iter().flatten();
@@ -45,7 +45,7 @@ impl Limits {
         self.change("server.toml", &file.to_string()).map(drop)
     }
 
-    /// Returns the part of the configuration for the route with this path.
+    /// Returns the configuration's part for the route with this path.
     pub(crate) fn toml_of_route(&self, path: &str) -> Option<String> {
         let routes = self.file.get("route")?.as_array()?;
         let has_path = |route: &&Value| route.get("path").is_some_and(|paths| texts(paths).contains(&path));
@@ -53,7 +53,7 @@ impl Limits {
         Some(Table::from_iter([("route".to_owned(), Value::Array(vec![route.clone()]))]).to_string())
     }
 
-    /// Returns the policies of a route, in the order of the file. An edited file may have its routes in another order.
+    /// Returns a route's policies, in the file's order. An edited file may have its routes in another order.
     pub(crate) fn policies(&self, route: &Route) -> impl Iterator<Item = Policy<'_>> {
         let routes = self.file.get("route").and_then(Value::as_array).into_iter().flatten();
         let mut routes = routes.filter_map(Value::as_table);
@@ -75,7 +75,7 @@ fn table(text: &str) -> Table {
     text.parse().expect("the configuration was parsed from it")
 }
 
-/// Returns one text, or all of a list.
+/// Returns one text, or all texts in a list.
 fn texts(value: &Value) -> Vec<&str> {
     match value {
         Value::Array(texts) => texts.iter().filter_map(Value::as_str).collect(),
@@ -96,7 +96,7 @@ impl<'a> Policy<'a> {
         self.0.get("name").and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// Returns the parts of the key.
+    /// Returns the key's parts.
     fn key(&self) -> Vec<&'a str> {
         self.0.get("key").map_or_else(|| vec!["global"], texts)
     }
@@ -131,7 +131,7 @@ impl<'a> Policy<'a> {
     pub(crate) fn words(&self) -> String {
         let word = |field: &str| self.0.get(field).map(written);
         let is_set = |field: &str| self.0.get(field) == Some(&Value::Boolean(true));
-        // Overload protection has no limit in the file, and a limit of requests in flight has no period.
+        // Overload protection has no limit in the file, and a limit on requests in flight has no period.
         let limit = word("limit").unwrap_or_else(|| "as many as the server can do".to_owned());
         let per = word("per").map_or_else(|| "in flight".to_owned(), |per| format!("per {per}"));
         let mut parts = vec![format!("{}: {limit} {per}", self.algorithm())];

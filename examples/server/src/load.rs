@@ -1,7 +1,7 @@
-//! Loads: requests that the server sends to its routes when the page asks for it, the same to each at the same time.
+//! Loads: when the page asks for it, the server sends equal requests to all its routes at equal times.
 //!
-//! A browser could not: it opens six connections to a server, and requests that wait in a queue hold all of them. Here,
-//! requests take the path from the connection on, with the headers and the address of the client that asks.
+//! A browser could not do this: it opens six connections to a server, and requests that wait in a queue hold all of
+//! them. Here, requests take the server's path behind the connection, with the asking client's headers and address.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -38,7 +38,7 @@ const NOBODY: ([u8; 4], u16) = ([192, 0, 2, 1], 1);
 /// The largest response that is read.
 const LARGEST: usize = 1 << 20;
 
-/// Returns when the requests of a load are sent, in milliseconds after its beginning. The page explains each of them.
+/// Returns when a load's requests are sent, in milliseconds after its beginning. The page explains each load.
 fn schedule(load: &str) -> Option<Vec<u64>> {
     let every = |step: usize| (0..6_000).step_by(step);
     let at_once = |count: usize, at: u64| std::iter::repeat_n(at, count);
@@ -57,9 +57,9 @@ fn schedule(load: &str) -> Option<Vec<u64>> {
 
 pub(crate) struct Loads {
     limits: Arc<RwLock<Limits>>,
-    /// The routes of the configuration.
+    /// The configured routes.
     app: Router,
-    /// Held by the load that runs: two at a time would show nothing.
+    /// The running load holds this, because two at a time would show nothing.
     turn: Mutex<()>,
 }
 
@@ -68,7 +68,7 @@ impl Loads {
         Self { limits, app, turn: Mutex::new(()) }
     }
 
-    /// Returns a path of each route, and a layer with a fixed window, if there is one.
+    /// Returns a path for each route, and a layer with a fixed window, if there is one.
     fn routes(&self) -> (Vec<String>, Option<RateLimitLayer>) {
         let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
         let has_edge = |route: &&Route| limits.policies(route).any(|policy| policy.algorithm() == "fixed-window");
@@ -78,12 +78,12 @@ impl Loads {
     }
 }
 
-/// Runs a load, and responds with the results of each route when the last request is completed, and with how late the
-/// latest request was sent: on a busy machine, a load differs from its plan. If the client disconnects before, the load
-/// ends, and its requests with it.
+/// Runs a load. When the last request is completed, responds with each route's results, and with how late the latest
+/// request was sent: on a busy machine, a load differs from its plan. If the client disconnects before, the load ends,
+/// and its requests with it.
 ///
-/// The body is JSON, such as `{"load": "burst"}`: a page of another origin cannot send that. With a `path`, only this
-/// route gets the load.
+/// The body is JSON, such as `{"load": "burst"}`, because a page on another origin cannot send that. With a `path`,
+/// only this route gets the load.
 pub(crate) async fn run(
     State(loads): State<Arc<Loads>>,
     peer: ConnectInfo<SocketAddr>,
@@ -94,7 +94,7 @@ pub(crate) async fn run(
         let problem = "write {\"load\": NAME}, with half, twice, burst, groups, edge or full for NAME\n";
         return (StatusCode::BAD_REQUEST, problem).into_response();
     };
-    // The requests of the load have no body.
+    // The load's requests have no body.
     for of_body in [header::CONTENT_TYPE, header::CONTENT_LENGTH, header::TRANSFER_ENCODING] {
         headers.remove(of_body);
     }
@@ -129,7 +129,7 @@ pub(crate) async fn run(
     Json(json!({ "late_ms": late.as_micros().div_ceil(1_000), "routes": routes })).into_response()
 }
 
-/// Returns how long a fixed window still lasts, or `None` if its decisions do not say. No client pays for the question.
+/// Returns how long a fixed window still lasts, or `None` if its decisions do not say. The question charges no client.
 async fn until_edge(windows: &RateLimitLayer) -> Option<Duration> {
     let answer = service_fn(|_: Request| std::future::ready(Ok::<_, Infallible>(Response::new(Body::empty()))));
     let mut question = Request::new(Body::empty());
@@ -148,7 +148,7 @@ fn request_to(path: &str, headers: &HeaderMap, peer: ConnectInfo<SocketAddr>) ->
     if path == echo::PATH {
         *request.method_mut() = Method::POST;
         request.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc-web+proto"));
-        // A message of no bytes: its flags and its length.
+        // An empty message: its flags and its length.
         *request.body_mut() = Body::from(&[0; 5][..]);
     }
     request.extensions_mut().insert(peer);
@@ -171,12 +171,12 @@ async fn answer(app: Router, request: Request, due: Instant) -> Answer {
     let is_admitted = verdict.is_none_or(Verdict::is_allowed);
     let waits = verdict.into_iter().flat_map(Verdict::policies).map(|policy| policy.decision().delay());
     let waited = waits.max().unwrap_or_default();
-    // Until then, the request is in flight.
+    // The request is in flight until this is done.
     let _ = to_bytes(response.into_body(), LARGEST).await;
     Answer { late, is_admitted, waited }
 }
 
-/// The responses to the requests of one route.
+/// The responses to one route's requests.
 #[derive(Default)]
 struct Results {
     admitted: u64,

@@ -1,19 +1,19 @@
-//! The example server, the target of the load tests in `k6/`.
+//! The example server, and the target for the load tests in `k6/`.
 //!
 //! ```sh
 //! cargo run -p tower-sluice-server
 //! curl -i http://127.0.0.1:3000/token-bucket
 //! ```
 //!
-//! and open <http://127.0.0.1:3000/>. The page draws each request as a dot: loads that reach all routes at the same
-//! time, and a request of your own. A slider changes the limit while they run.
+//! and open <http://127.0.0.1:3000/>. The page draws each request as a dot: loads that reach all routes at once, and
+//! requests that you send. A slider changes the limit while they run.
 //!
 //! `--listen ADDR` (port 0 picks a free one), `--config FILE.toml` (watched: limits change when it is edited; default:
 //! `server.toml`, built in), `--redis URL` (keeps the limits there, for all servers with this URL; needs the feature
 //! `redis`). See `/whoami`, `/healthz` and `/metrics`, too.
 //!
 //! `--admin ADDR` serves the admin service on a second address: a page for operators, and its calls. Without a token,
-//! this address must be a loopback one. With one in the environment as `SLUICE_ADMIN_TOKEN`, a call needs it as a
+//! this address must be a loopback one. If the environment has a token as `SLUICE_ADMIN_TOKEN`, a call needs it as a
 //! bearer token, or as the password that a browser asks for.
 //!
 //! ```sh
@@ -22,18 +22,18 @@
 //!
 //! With `snapshot = { path = "limits.snapshot", every = "10s" }` at the top of the file, the budgets outlive a restart.
 //!
-//! On SIGTERM, the server rejects all waiters of its queues, completes the requests in flight within ten seconds,
+//! On SIGTERM, the server rejects all waiters in its queues, completes the requests in flight within ten seconds,
 //! writes a last snapshot, and exits with 0.
 //!
-//! `--workers N` sets the worker threads of the runtime; one for each processor unless given.
+//! `--workers N` sets how many worker threads the runtime has; one for each processor unless given.
 //!
-//! The responses of `/in-flight` take three seconds; `/in-flight/open` counts them.
+//! Responses from `/in-flight` take three seconds; `/in-flight/open` counts them.
 //!
 //! `/overload` and `/overload/bare` burn processor time, with and without protection from overload: see
-//! <http://127.0.0.1:3000/page/overload>. `/overload/inline` and `/overload/inline/bare`, if the configuration has them,
-//! compute on the workers of the runtime: see `k6/inline.toml`.
+//! <http://127.0.0.1:3000/page/overload>. `/overload/inline` and `/overload/inline/bare`, if the configuration has
+//! them, compute on the runtime's workers: see `k6/inline.toml`.
 //!
-//! The same port serves gRPC: `sluice.example.v1.Echo/Echo` of `echo.proto`.
+//! The port also serves gRPC: `sluice.example.v1.Echo/Echo` from `echo.proto`.
 
 mod downloads;
 mod echo;
@@ -123,7 +123,7 @@ fn main() -> ExitCode {
     });
     // After the last request.
     let served = served.and_then(|()| saving.map_or(Ok(()), |saving| saving.save()));
-    // Connections that did not end in time, or a read of the file that hangs, must not keep the process alive.
+    // Connections that did not end in time, or a file read that hangs, must not keep the process alive.
     runtime.shutdown_background();
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -198,7 +198,7 @@ fn is_own(path: &str) -> bool {
     OWN_PATHS.contains(&path) || page::FILES.iter().any(|(file, ..)| *file == path)
 }
 
-/// An error does not repeat the address, which may hold a password.
+/// An error does not repeat the address, which may contain a password.
 #[cfg(feature = "redis")]
 fn keep_on_redis(reader: ConfigReader, url: &str) -> Result<ConfigReader, String> {
     let redis = tower_sluice_redis::Redis::open(url).map_err(|error| error.to_string())?;
@@ -339,14 +339,14 @@ async fn scrape(
 async fn authenticate(mut request: Request, next: Next) -> Response {
     let bearer = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     if let Some(name) = bearer.and_then(|value| value.trim().strip_prefix("Bearer ")) {
-        // White space is no part of the token, and one user with many names would have many budgets.
+        // White space is not part of the token, and one user with many names would have many budgets.
         let user = User::new(name.trim());
         request.extensions_mut().insert(user);
     }
     next.run(request).await
 }
 
-/// Returns the client's address, and its key for each policy of each route.
+/// Returns the client's address, and its key for each route's policies.
 async fn whoami(State(limits): State<Arc<RwLock<Limits>>>, request: Request) -> Response {
     let limits = limits.read().unwrap_or_else(PoisonError::into_inner);
     let head = RequestHead::from(&request);

@@ -1,8 +1,8 @@
-//! `/overload` and `/overload/bare`, whose requests need a worker (`work.rs`), and what the page about them asks for.
+//! `/overload` and `/overload/bare`, whose requests need a worker (`work.rs`), and the calls that their page makes.
 //!
-//! The page sets a load. The server then sends it to one of the two routes, as long as a page asks for [`STATE`]. As in
+//! The page sets a load. The server then sends it to one of the two routes, while a page asks for [`STATE`]. As in
 //! `load.rs`, requests take the path from the authentication on. They do not come over connections, which would cost
-//! more than the rejections that are to be seen.
+//! more than the rejections that the page shows.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use crate::work::{CAPACITY, WORK, Worker};
 pub(crate) const PROTECTED: &str = "/overload";
 pub(crate) const BARE: &str = "/overload/bare";
 
-/// The same, with the work on a worker of the runtime.
+/// These routes do the work on a runtime worker.
 pub(crate) const INLINE: &str = "/overload/inline";
 pub(crate) const INLINE_BARE: &str = "/overload/inline/bare";
 
@@ -38,7 +38,7 @@ pub(crate) const INLINE_BARE: &str = "/overload/inline/bare";
 pub(crate) const STATE: &str = "/overload/state";
 pub(crate) const LOAD: &str = "/overload/load";
 
-/// The loads that the page may ask for, in tenths of [`CAPACITY`]: none, or half of it to ten times as much.
+/// The loads that the page may ask for, in tenths of [`CAPACITY`]: from half the capacity to ten times more.
 const TENTHS: std::ops::RangeInclusive<u64> = 5..=100;
 
 /// A response that comes later is of no use to its client.
@@ -47,28 +47,28 @@ const PROMPT: Duration = Duration::from_millis(100);
 /// The client then gives up.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A load ends when no page has asked for so long.
+/// A load ends when no page has asked for this time.
 const UNWATCHED: Duration = Duration::from_secs(5);
 
 /// If requests are later than this, the machine is too slow for the load: they are not sent, and not counted.
 const LATEST: Duration = Duration::from_millis(200);
 
-/// What is counted together, and how much of it is kept: half a minute.
+/// The time that is counted together, and how many such slices are kept: half a minute.
 const SLICE: Duration = Duration::from_millis(500);
 const SLICES: usize = 60;
 
-/// The client of the loads.
+/// The client that sends the loads.
 const NOBODY: ([u8; 4], u16) = ([192, 0, 2, 1], 1);
 
 /// The largest response that is read.
 const LARGEST: usize = 1 << 20;
 
-/// Returns whether a route is shown on a page of its own, and gets its own loads.
+/// Returns whether a route has its own page, and gets its own loads.
 pub(crate) fn has_own_page(route: &Route) -> bool {
     route.paths().iter().any(|path| [PROTECTED, BARE, INLINE, INLINE_BARE].contains(&path.as_str()))
 }
 
-/// Routes [`STATE`] and [`LOAD`]. `routes` are those of the configuration.
+/// Routes [`STATE`] and [`LOAD`]. `routes` are the configured routes.
 pub(crate) fn router(limits: Arc<RwLock<Limits>>, worker: Arc<Worker>, routes: Router) -> Router {
     let now = Instant::now();
     let load = Load { tenths: 0, is_protected: true, watched: now, is_running: false };
@@ -97,7 +97,7 @@ struct Load {
     is_running: bool,
 }
 
-/// What happened in a slice of time.
+/// The events in a time slice.
 struct Slice {
     /// Slices since the start.
     number: u64,
@@ -106,7 +106,7 @@ struct Slice {
     other: Results,
 }
 
-/// Requests of a class.
+/// Requests in a class.
 #[derive(Default)]
 struct Results {
     sent: u64,
@@ -127,7 +127,7 @@ impl Shown {
         limits.routes().iter().any(|route| route.paths().iter().any(|other| other == path))
     }
 
-    /// Returns what the limiter of [`PROTECTED`] reports, if there is one that finds its limit.
+    /// Returns the report from [`PROTECTED`]'s limiter, if it has one that finds its limit.
     fn stats(&self) -> Option<Stats> {
         let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
         let route = limits.routes().iter().find(|route| route.paths().iter().any(|path| path == PROTECTED))?;
@@ -135,7 +135,7 @@ impl Shown {
         policies.iter().map(|policy| policy.stats().clone()).find(|stats| stats.overload.is_some())
     }
 
-    /// Counts a request in the slice of now.
+    /// Counts a request in the present slice.
     fn count(&self, request: &Sent, add: impl FnOnce(&mut Results)) {
         let number = u64::try_from(self.started.elapsed().as_millis() / SLICE.as_millis()).unwrap_or(u64::MAX);
         let mut slices = self.slices.lock().unwrap_or_else(PoisonError::into_inner);
@@ -152,7 +152,7 @@ impl Shown {
     }
 }
 
-/// Returns what the page shows. Whoever asks watches the load.
+/// Returns the state that the page shows. A page that asks watches the load.
 async fn state(State(shown): State<Arc<Shown>>) -> impl IntoResponse {
     let load = {
         let mut load = shown.load();
@@ -206,7 +206,7 @@ impl Slice {
 
 /// Sets the load, such as `{"tenths": 20, "is_protected": true}` for twice the capacity; 0 ends it.
 ///
-/// The body is JSON: a page of another origin cannot send that.
+/// The body is JSON, because a page on another origin cannot send that.
 async fn change_load(State(shown): State<Arc<Shown>>, Json(asked): Json<Value>) -> Response {
     let tenths = asked["tenths"].as_u64().filter(|tenths| *tenths == 0 || TENTHS.contains(tenths));
     let (Some(tenths), Some(is_protected)) = (tenths, asked["is_protected"].as_bool()) else {
@@ -231,7 +231,7 @@ fn path_of(is_protected: bool) -> &'static str {
     if is_protected { PROTECTED } else { BARE }
 }
 
-/// Sends requests at the rate in force, one after another in equal intervals, until there is none, or no page watches.
+/// Sends requests at the rate in force, one after another in equal intervals, until the load ends, or no page watches.
 async fn send_load(shown: Arc<Shown>) {
     let mut due = Instant::now();
     for number in 0_u64.. {
@@ -240,7 +240,7 @@ async fn send_load(shown: Arc<Shown>) {
             if load.watched.elapsed() > UNWATCHED {
                 load.tenths = 0;
             }
-            // Under the same lock, so that a load that is asked for now begins anew.
+            // Under one lock, so that a load that is asked for now begins anew.
             load.is_running = load.tenths > 0;
             if !load.is_running {
                 return;
@@ -257,7 +257,7 @@ async fn send_load(shown: Arc<Shown>) {
     }
 }
 
-/// A request of the load.
+/// A request in the load.
 struct Sent {
     is_protected: bool,
     is_high: bool,
@@ -265,7 +265,7 @@ struct Sent {
 }
 
 impl Sent {
-    /// A fifth of the requests are of the high class. Of two tenants, one sends three of five requests of each class.
+    /// A fifth of the requests are in the high class. One of two tenants sends three in five requests in each class.
     fn numbered(number: u64, is_protected: bool) -> Self {
         let is_high = number % 5 == 0;
         let in_class = if is_high { number / 5 } else { number - number.div_ceil(5) };
@@ -285,11 +285,11 @@ impl Sent {
         let answer = async {
             let response = shown.routes.clone().oneshot(request).await.unwrap_or_else(|never| match never {});
             let is_shed = !response.extensions().get::<Verdict>().is_none_or(Verdict::is_allowed);
-            // Until then, the request is in flight.
+            // The request is in flight until this is done.
             let _ = to_bytes(response.into_body(), LARGEST).await;
             is_shed
         };
-        // A client that gives up disconnects: the request is dropped.
+        // A client that gives up disconnects, which drops the request.
         let answer = timeout(PATIENCE, answer).await;
         let is_prompt = begun.elapsed() <= PROMPT;
         shown.count(&self, |results| {

@@ -18,8 +18,8 @@ use crate::limits::Limits;
 use crate::overload;
 use crate::tally::Tally;
 
-/// Allows nothing from other origins and no inline script: a name from the configuration cannot
-/// become a script. The icon is in the page.
+/// Allows nothing from other origins and no inline script, so that a name from the configuration cannot become a
+/// script. The icon is in the page.
 const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                         img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -28,7 +28,7 @@ pub(crate) const LIVE: &str = "/live";
 pub(crate) const LIMIT: &str = "/live/limit";
 pub(crate) const TOML: &str = "/live/toml/{*path}";
 
-/// The files of the page.
+/// The page's files.
 pub(crate) const FILES: [(&str, &str, &str); 10] = [
     ("/", HTML, include_str!("page/page.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
@@ -49,13 +49,13 @@ const LIMITS: std::ops::RangeInclusive<i64> = 1..=40;
 
 struct Page {
     limits: Arc<RwLock<Limits>>,
-    /// In the order of the routes.
+    /// In route order.
     tallies: Vec<Arc<Tally>>,
     started: SystemTime,
     downloads: Arc<Downloads>,
 }
 
-/// Routes the paths of the page. `tallies` has one for each route, in the configuration's order.
+/// Routes the page's paths. `tallies` has one for each route, in the configuration's order.
 pub(crate) fn router(limits: Arc<RwLock<Limits>>, tallies: Vec<Arc<Tally>>, downloads: Arc<Downloads>) -> Router {
     let page = Page { limits, tallies, started: SystemTime::now(), downloads };
     let page = Arc::new(page);
@@ -83,8 +83,8 @@ fn file(media_type: &'static str, text: &'static str) -> impl Fn() -> std::futur
     move || std::future::ready((fields.clone(), text).into_response())
 }
 
-/// Returns the counts of the routes. With `?since=` and a time in milliseconds after the server's start, it adds the
-/// requests since then. By the start time, the page recognises another server at the same address.
+/// Returns the routes' counts. With `?since=` and a time in milliseconds after the server's start, it adds the requests
+/// since then. By the start time, the page recognises another server at its address.
 async fn live(State(page): State<Arc<Page>>, uri: Uri) -> impl IntoResponse {
     let since = uri.query().and_then(|query| query.strip_prefix("since=")?.parse().ok());
     let now = page.tallies.first().map(|tally| tally.now_ms());
@@ -101,9 +101,9 @@ async fn live(State(page): State<Arc<Page>>, uri: Uri) -> impl IntoResponse {
     ([(header::CACHE_CONTROL, "no-store")], Json(live))
 }
 
-/// Sets the limit of all policies of the built-in configuration.
+/// Sets the limit for all policies in the built-in configuration.
 ///
-/// The body is JSON, such as `{"limit": 20}`: a page of another origin cannot send that.
+/// The body is JSON, such as `{"limit": 20}`, because a page on another origin cannot send that.
 async fn change_limit(State(page): State<Arc<Page>>, Json(asked): Json<Value>) -> Response {
     let Some(limit) = asked["limit"].as_i64().filter(|limit| LIMITS.contains(limit)) else {
         return (StatusCode::BAD_REQUEST, "write {\"limit\": NUMBER}, from 1 to 40\n").into_response();
@@ -119,7 +119,7 @@ async fn change_limit(State(page): State<Arc<Page>>, Json(asked): Json<Value>) -
     }
 }
 
-/// Returns the TOML of the route with this path, as it is in force.
+/// Returns the TOML in force for the route with this path.
 async fn toml_of_route(State(page): State<Arc<Page>>, Path(path): Path<String>) -> Response {
     let limits = page.limits.read().unwrap_or_else(PoisonError::into_inner);
     let toml = limits.toml_of_route(&format!("/{path}"));
@@ -142,7 +142,7 @@ fn describe(page: &Page, limits: &Limits, route: &Route, tally: &Tally, since: O
     let mut described = json!({
         "paths": route.paths(),
         "policies": policies,
-        // Null for routes without a policy that rejects; the period is null for a limit of requests in flight.
+        // Null for routes without a policy that rejects; the period is null for a limit on requests in flight.
         "limit": limit.map(|policy| json!({ "limit": policy.limit(), "per_ms": policy.period_ms() })),
         // Null for routes whose responses end at once.
         "open": route.paths().iter().any(|path| path == downloads::PATH).then(|| page.downloads.open()),

@@ -1,4 +1,4 @@
-//! Counts the requests to each route, and remembers the newest of them for the page.
+//! Counts the requests to each route, and remembers the newest ones for the page.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,13 +12,13 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use tower_sluice::Verdict;
 
-/// The number of requests to a route that are remembered. A lane of the page has no room for more.
+/// How many requests to a route are remembered. A lane on the page has no room for more.
 const REMEMBERED: usize = 500;
 
 /// The field by which the page recognises the request that its visitor has sent.
 const OWN: &str = "x-own";
 
-/// Counts of the requests to one route since the start.
+/// One route's request counts since the start.
 pub(crate) struct Tally {
     started: Instant,
     offered: AtomicU64,
@@ -33,10 +33,10 @@ pub(crate) struct Tally {
     newest: Mutex<Newest>,
 }
 
-/// The newest requests, numbered in the order of their arrival.
+/// The newest requests, numbered in arrival order.
 #[derive(Default)]
 struct Newest {
-    /// The number of the first that is remembered.
+    /// The first remembered request's number.
     first: u64,
     arrivals: VecDeque<Arrival>,
 }
@@ -76,7 +76,7 @@ impl Tally {
         newest.first + newest.arrivals.len() as u64 - 1
     }
 
-    /// Remembers the result of the arrival with this number, unless newer arrivals have taken its place.
+    /// Remembers the result for the arrival with this number, unless newer arrivals have taken its place.
     fn complete(&self, number: u64, result: &'static str) {
         let now = self.now_ms();
         let mut newest = self.newest();
@@ -87,7 +87,7 @@ impl Tally {
     }
 
     /// Returns the requests that wait or got their result at `since` or later. Each has its number, its arrival, its
-    /// result and the time of the result, and whether the visitor of the page sent it.
+    /// result with the time, and whether the page's visitor sent it.
     pub(crate) fn requests(&self, since: u64) -> Vec<Value> {
         let newest = self.newest();
         let is_new = |arrival: &Arrival| arrival.result.is_none_or(|(_, at)| at >= since);
@@ -112,7 +112,7 @@ impl Tally {
         ]
     }
 
-    /// Returns the status and the fields of the last rejection.
+    /// Returns the last rejection's status and fields.
     pub(crate) fn last_rejection(&self) -> Option<Value> {
         let last = self.last_rejection.lock().unwrap_or_else(PoisonError::into_inner).clone();
         last.map(|(status, headers)| {
@@ -127,7 +127,7 @@ fn add_one(count: &AtomicU64) {
     count.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts the requests of a route. It runs outside the route's layer.
+/// Counts a route's requests. It runs outside the route's layer.
 pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, next: Next) -> Response {
     add_one(&tally.offered);
     let number = tally.remember(request.headers().contains_key(OWN));
@@ -137,7 +137,7 @@ pub(crate) async fn count(State(tally): State<Arc<Tally>>, request: Request, nex
     // dropped at the await, and `unanswered` with it.
     std::mem::forget(unanswered);
     let verdict = response.extensions().get::<Verdict>();
-    // A route without policies has no layer, and so no verdict. An error of the handler is no rejection.
+    // A route without policies has no layer, and so no verdict. A handler's error is not a rejection.
     if !verdict.is_none_or(Verdict::is_allowed) {
         let rejection = Some((response.status(), response.headers().clone()));
         *tally.last_rejection.lock().unwrap_or_else(PoisonError::into_inner) = rejection;

@@ -1,4 +1,4 @@
-//! Changes the limits of the running server when its file is edited.
+//! Changes the running server's limits when its file is edited.
 
 use std::fs;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -10,12 +10,12 @@ use tower_sluice_config::ConfigError;
 
 use crate::limits::Limits;
 
-/// How often the file is read. It is small, and its text shows an edit more reliably than its time: also if
-/// it is a link that now points to another file, or was copied with its time.
+/// How often the file is read. It is small, and its text shows an edit more reliably than its time, even if it is a
+/// link that now points to another file, or was copied with its time.
 const PERIOD: Duration = Duration::from_millis(500);
 
-/// Applies each edit of `file` after `text`, for as long as the server runs, and logs the result. An edit is applied
-/// once the text is unchanged for a period, so that no half-written file is. A text that is rejected changes nothing.
+/// Applies each edit to `file` after `text`, while the server runs, and logs the result. An edit is applied once the
+/// text is unchanged for a period, so that no half-written file is applied. A text that is rejected changes nothing.
 pub(crate) async fn apply_edits(file: String, text: String, limits: Arc<RwLock<Limits>>) {
     let (mut applied, mut last) = (Ok(text.clone()), Ok(text));
     loop {

@@ -1,11 +1,12 @@
-//! The work of the routes `/overload` and `/overload/bare`: processor time, by one worker for both.
+//! The work behind the routes `/overload` and `/overload/bare`: processor time, by one worker for both.
 //!
-//! The worker does [`CAPACITY`] requests per second, and the others wait for it in the order of their arrival. There
-//! is one, so that the pages, the health check and whatever loads the server have the other processor of a machine with
-//! two.
+//! The worker does [`CAPACITY`] requests per second, and the others wait for it in arrival order. There is only one, so
+//! that on a machine with two processors, the other one is free for the pages, the health check and the program that
+//! loads the server.
 //!
-//! A request whose client has gone is left out if its work has not begun; work that has begun is done for nobody. That
-//! is kind to the bare route: a server that begins to work for clients that are gone needs minutes to recover.
+//! If a request's client has gone, the worker skips the request unless its work has begun; work that has begun is done
+//! in vain. That is kind to the bare route: a server that begins to work for clients that are gone needs minutes to
+//! recover.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,19 +16,19 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// The processor time of a request, on any machine.
+/// A request's processor time, on any machine.
 pub(crate) const WORK: Duration = Duration::from_millis(20);
 
 /// The most requests per second that the worker does: fewer if the processor has other things to do.
 pub(crate) const CAPACITY: u64 = 50;
 
-/// The least time of a run that measures how fast the processor is.
+/// The least time for a run that measures how fast the processor is.
 const SAMPLE: Duration = Duration::from_millis(1);
 const SAMPLES: u32 = 16;
 
 #[derive(Default)]
 pub(crate) struct Worker {
-    /// The requests that wait. The thread begins with the first of them.
+    /// The requests that wait. The thread begins with the first one.
     queue: OnceLock<mpsc::Sender<oneshot::Sender<()>>>,
     counts: Arc<Counts>,
 }
@@ -40,7 +41,7 @@ struct Counts {
 }
 
 impl Worker {
-    /// Waits for the worker, and returns when it has done the work of one request.
+    /// Waits for the worker, and returns when it has done one request's work.
     pub(crate) async fn work(&self) {
         let (done, is_done) = oneshot::channel();
         // Neither fails: the worker does not end before the server.
@@ -48,7 +49,7 @@ impl Worker {
         let _ = is_done.await;
     }
 
-    /// Does the work of one request on this thread, which should be one of the runtime's: as a handler that computes.
+    /// Does one request's work on this thread, which should belong to the runtime, like a handler that computes.
     pub(crate) fn work_inline(&self) {
         static ROUNDS: OnceLock<u64> = OnceLock::new();
         self.counts.time(*ROUNDS.get_or_init(measure));
@@ -73,7 +74,7 @@ fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
     thread::spawn(move || {
         let rounds = measure();
         for request in requests {
-            // When a client disconnects, its request is dropped, and with it what waits here.
+            // When a client disconnects, its request is dropped, and with it the receiver that waits here.
             if !request.is_closed() {
                 counts.time(rounds);
                 let _ = request.send(());
@@ -83,8 +84,8 @@ fn begin(counts: Arc<Counts>) -> mpsc::Sender<oneshot::Sender<()>> {
     queue
 }
 
-/// Finds the rounds that take [`WORK`], before the first request. Whatever else a machine does only makes a run slower:
-/// the fastest of some short runs counts.
+/// Finds the rounds that take [`WORK`], before the first request. A machine's other work only makes a run slower, so
+/// the fastest among some short runs counts.
 fn measure() -> u64 {
     let mut rounds = 1_000;
     while time(rounds) < SAMPLE {

@@ -1,11 +1,11 @@
-//! Draws what an overloaded server does in time, by how much is offered, with protection and without.
+//! Draws how much an overloaded server does in time, by the offered load, with protection and without.
 
 use crate::picture::{LEFT, Svg, WIDTH};
 
 pub(crate) const TITLE: &str = "A server that is offered more than it can do";
 
-/// What `k6/overload.js` has measured: comments with the machine and the capacity, the names of the columns, and a row
-/// for each load and route.
+/// The measurements by `k6/overload.js`: comments with the machine and the capacity, the column names, and a row for
+/// each load and route.
 pub(crate) const MEASURED: &str = include_str!("../goodput.csv");
 
 const SHAPE: &str = "the run has a row for each load and route";
@@ -20,7 +20,7 @@ const HEIGHT: i32 = BOTTOM + 66;
 struct Run<'a> {
     origin: &'a str,
     capacity: i32,
-    /// The load, in times the capacity, and the goodput per second, bare and protected.
+    /// The load, in multiples of the capacity, and the goodput per second, bare and protected.
     loads: Vec<(&'a str, [i32; 2])>,
 }
 

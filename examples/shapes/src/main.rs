@@ -1,19 +1,18 @@
-//! Draws how each algorithm decides on the same traffic, one SVG per shape of traffic, and prints the figures.
+//! Draws how each algorithm decides on equal traffic, one SVG per traffic shape, and prints the figures.
 //!
 //! ```sh
 //! cargo run -p tower-sluice-shapes                        # into target/shapes
 //! cargo run -p tower-sluice-shapes -- src/guide/shapes    # the pictures of the guide
 //! ```
 //!
-//! A picture more has the goodput of an overloaded server, with protection and without: not computed, but measured by
+//! One more picture shows an overloaded server's goodput, with protection and without: not computed, but measured by
 //! `scripts/demo overload`. To measure again:
 //!
 //! ```sh
 //! scripts/demo overload && cp target/demo/overload.csv examples/shapes/goodput.csv
 //! ```
 //!
-//! The decisions are those of the algorithms themselves, on a clock that only moves from request to request: the output
-//! is the same every time.
+//! The algorithms themselves decide, on a clock that only moves from request to request, so every run has equal output.
 
 use std::path::PathBuf;
 use std::{env, fs, io};

@@ -1,4 +1,4 @@
-//! Draws one picture per shape of traffic: the offered requests, and below them a row per algorithm.
+//! Draws one picture per traffic shape: the offered requests, and below them a row per algorithm.
 //!
 //! A block is a request: above the line while it waits and when it passes, below it when it is rejected. The pictures
 //! have no background, and their colours follow the theme. A phone shows them at half their size, at which the text can
@@ -9,15 +9,15 @@ use std::fmt::Write;
 use crate::simulation::{QUOTA, Run, SAMPLE};
 use crate::traffic::{END, Traffic};
 
-/// The rules by which a picture has its colours: those of the system in an `<img>`, and those of rustdoc's theme in the
-/// guide, where pictures are part of the page and their rules apply to it.
+/// The rules for a picture's colours: the system's in an `<img>`, and those for rustdoc's theme in the guide, where
+/// pictures are part of the page and their rules apply to it.
 const THEMES: [(&str, &str, &str); 4] = [
     ("", LIGHT, ""),
     ("@media(prefers-color-scheme:dark){", DARK, "}"),
     ("[data-theme=light] ", LIGHT, ""),
     (":is([data-theme=dark],[data-theme=ayu]) ", DARK, ""),
 ];
-// The live page of the example server has the same colours for what passes and what is rejected (`page.css`).
+// The example server's live page has these colours for passing and rejected requests (`page.css`).
 const LIGHT: &str = "--ink:#262b33;--quiet:#5a626d;--rule:#d3d6da;--level:#585e68;--offered:#969ca6;--passes:#2563be;--waits:#a5c5f2;--rejected:#d95f02";
 const DARK: &str = "--ink:#e6e9ee;--quiet:#a6aeb9;--rule:#3d444d;--level:#c3c9d1;--offered:#7f8792;--passes:#5f9df5;--waits:#2f568f;--rejected:#f08a3c";
 
@@ -182,7 +182,7 @@ fn x_of(millis: u64) -> i32 {
     LEFT + i32::try_from(millis / SAMPLE).expect(SMALL) * COLUMN
 }
 
-/// The text of the picture so far.
+/// The picture's text so far.
 pub(crate) struct Svg(String);
 
 impl Svg {
@@ -211,7 +211,7 @@ impl Svg {
         self.write(format_args!("<text x=\"{x}\" y=\"{y}\"{anchor}>{text}</text>\n"));
     }
 
-    /// Draws a line, and cuts it into blocks of a colour if it has one. The dashes of each `M` start again.
+    /// Draws a line, and cuts it into blocks if it has a colour for these. Dashes start again at each `M`.
     pub(crate) fn path(&mut self, class: &str, blocks: Option<(&str, i32)>, line: impl std::fmt::Display) {
         let dashes =
             blocks.map(|(color, block)| format!(" style=\"stroke:var(--{color});stroke-dasharray:{} 1\"", block - 1));
@@ -232,7 +232,7 @@ impl Svg {
         }
     }
 
-    /// Draws a line of steps, with a point where it turns.
+    /// Draws a stepped line, with a point where it turns.
     fn steps(&mut self, heights: &[i32], line: i32, block: i32) {
         let mut steps = String::new();
         let mut last = None;

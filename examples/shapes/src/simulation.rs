@@ -15,7 +15,7 @@ pub(crate) const QUOTA: Quota = Quota::per_second(10);
 /// The state is sampled at this interval, in milliseconds.
 pub(crate) const SAMPLE: u64 = 50;
 
-/// The decisions of one algorithm on the traffic.
+/// One algorithm's decisions on the traffic.
 pub(crate) struct Run {
     pub(crate) name: &'static str,
     /// What [`level`](Self::level) counts.

@@ -1,4 +1,4 @@
-//! Checks that the pictures of the guide are up to date, and that they show what the algorithms do.
+//! Checks that the guide's pictures are up to date, and that they show what the algorithms do.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +9,7 @@ use crate::simulation::{Run, run_all};
 use crate::traffic::Traffic;
 
 #[test]
-fn the_pictures_are_what_the_example_draws() {
+fn the_example_draws_the_pictures() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/shapes");
     let mut drawn = Traffic::all().map(|traffic| (traffic.name, draw(&traffic, &run_all(&traffic)))).to_vec();
     drawn.push(("goodput", goodput::draw(goodput::MEASURED)));
@@ -17,7 +17,7 @@ fn the_pictures_are_what_the_example_draws() {
         let kept = fs::read_to_string(folder.join(name).with_extension("svg")).unwrap_or_default();
         assert!(kept == *svg, "{name}.svg is out of date: cargo run -p tower-sluice-shapes -- src/guide/shapes");
         assert!(svg.len() < 30_000, "{name}.svg has {} bytes", svg.len());
-        // Markdown ends a block of HTML at an empty line.
+        // Markdown ends an HTML block at an empty line.
         assert!(!svg.contains("\n\n"), "{name}.svg has an empty line, and would not be a picture in the guide");
     }
     let kept = fs::read_dir(folder).unwrap().count();
@@ -38,7 +38,7 @@ fn the_algorithms_admit_what_the_guide_documents() {
 }
 
 #[test]
-fn both_buckets_make_the_same_decisions() {
+fn both_buckets_decide_alike() {
     for traffic in Traffic::all() {
         let [token, leaky, ..] = run_all(&traffic);
         let left = |run: &Run| run.fates.iter().map(|fate| fate.left).collect::<Vec<_>>();
@@ -48,7 +48,7 @@ fn both_buckets_make_the_same_decisions() {
 }
 
 #[test]
-fn a_queue_keeps_its_order_and_its_distance() {
+fn a_queue_keeps_order_and_distance() {
     for traffic in Traffic::all() {
         let [.., queue] = run_all(&traffic);
         let left: Vec<u64> = queue.fates.iter().filter_map(|fate| fate.left).collect();

@@ -1,9 +1,9 @@
-//! The shapes of traffic: when the requests of one client arrive.
+//! Traffic shapes: when one client's requests arrive.
 
 /// When the picture ends, in milliseconds.
 pub(crate) const END: u64 = 4_000;
 
-/// Requests of one client, by the millisecond at which they arrive.
+/// One client's requests, by the millisecond at which they arrive.
 pub(crate) struct Traffic {
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,

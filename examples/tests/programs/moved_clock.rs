@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The clock of all processes that are started with its [environment](Self::environment).
+/// The clock for all processes that are started with its [environment](Self::environment).
 pub(crate) struct MovedClock {
     folder: PathBuf,
     file: File,

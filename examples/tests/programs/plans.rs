@@ -11,11 +11,11 @@ use crate::postgres::PostgresServer;
 use crate::program::Program;
 use crate::timing::await_until;
 
-/// The file that names the server of a program. Deleted when dropped.
+/// The file that names a program's server. Deleted when dropped.
 pub(crate) struct StoreFile(PathBuf);
 
 impl StoreFile {
-    /// `kind` is the name of the table.
+    /// `kind` is the table's name.
     pub(crate) fn new(kind: &str, url: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -37,7 +37,7 @@ impl Drop for StoreFile {
     }
 }
 
-/// Sends the head of a request, with further `fields`.
+/// Sends a request's head, with further `fields`.
 fn begin(program: &Program, method: &str, path: &str, customer: &str, fields: &str) -> TcpStream {
     let address = program.url.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
@@ -73,7 +73,7 @@ fn plans() {
     assert!(usage.contains("included: 998 left\n") && usage.contains("tokens: 19997 left\n"), "{usage}");
 }
 
-/// Two processes of the program that share a database.
+/// Two program processes that share a database.
 struct Processes([Program; 2]);
 
 impl Processes {
@@ -81,8 +81,8 @@ impl Processes {
         Self([(), ()].map(|()| store.start(Vec::new())))
     }
 
-    /// Sends so many requests of a customer for `rows` rows each, half of them to each process, at the same time.
-    /// Returns the number of those that were served; the others got 429.
+    /// Sends `count` concurrent requests by a customer for `rows` rows each, half of them to each process. Returns how
+    /// many were served; the others got 429.
     fn request(&self, customer: &str, rows: u64, count: usize) -> usize {
         let path = format!("/v1/rows/{rows}");
         let send_all = |program, count| {
@@ -101,12 +101,13 @@ impl Processes {
     }
 }
 
+/// Two processes on PostgreSQL share everything that a plan includes.
 #[test]
-fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
+fn two_processes_share_a_plan() {
     let server = PostgresServer::start();
     let processes = Processes::start(&StoreFile::new("postgres", &server.url()));
 
-    // Included units, and then the overage: 10,000 and 5,000, in requests of 250 rows. Nothing is left, to the row.
+    // Included units, and then the overage: 10,000 and 5,000, in requests for 250 rows. Nothing is left, to the row.
     assert_eq!(processes.request("ada", 250, 80), 60);
     assert_eq!(processes.request("ada", 1, 2), 0);
     // Units that she buys. The payment is reported to both processes.
@@ -118,13 +119,13 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     assert_eq!(processes.request("cyd", 100, 80), 20 + 40);
     assert_eq!(processes.request("dee", 100, 80), 20 + 20);
     assert_eq!(processes.request("cyd", 1, 2) + processes.request("dee", 1, 2), 0);
-    // The other team has a pool of its own: four thousand of it, and what is included.
+    // The other team has its own pool: four thousand from it, and the included units.
     assert_eq!(processes.request("eve", 500, 20), 12);
 
     // The free plan: 60 per minute.
     let begun = std::time::Instant::now();
     let served = processes.request("bob", 1, 70) as u64;
-    // And one for each second that this took.
+    // Each second that this took allows one more.
     assert!((60..=60 + begun.elapsed().as_secs() + 1).contains(&served), "{served} of 60");
     // One process counts his early requests, and bans him.
     let [first, second] = &processes.0;
@@ -134,7 +135,7 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     };
     assert!((0..100).any(|_| wait(first) > 500), "he is not banned");
     // The other one asks the server about him twice per second, and rejects him, too. It would not ban him by itself
-    // for so few requests.
+    // for these few requests.
     let sees_ban = |_| {
         thread::sleep(Duration::from_secs(1));
         wait(second) > 500
@@ -142,15 +143,15 @@ fn two_processes_on_postgresql_share_all_that_a_plan_includes() {
     assert!((0..10).any(sees_ban), "the other process does not know of the ban");
 }
 
-/// Two of the free plan may be in flight: here, chats whose prompts have not come yet.
+/// The free plan allows two requests in flight: here, chats whose prompts have not come yet.
 #[test]
-fn two_processes_on_postgresql_share_what_is_in_flight() {
+fn two_processes_share_requests_in_flight() {
     let server = PostgresServer::start();
     let Processes([first, second]) = Processes::start(&StoreFile::new("postgres", &server.url()));
     let open = [(), ()].map(|()| {
         let mut stream = begin(&first, "POST", "/v1/chat", "bob", "content-length: 3\r\nexpect: 100-continue\r\n");
         // The handler asks for the prompt, so the request was admitted. Asking the other process again and again
-        // instead would use up what the plan includes per minute.
+        // instead would use up the plan's units per minute.
         let mut status = [0; b"HTTP/1.1 100".len()];
         stream.read_exact(&mut status).unwrap();
         assert_eq!(&status, b"HTTP/1.1 100");

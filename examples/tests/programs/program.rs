@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 
 pub(crate) struct Program {
     process: Child,
-    /// Until somebody else reads it.
+    /// Until the caller takes it.
     output: Option<BufReader<ChildStdout>>,
     pub(crate) url: String,
 }
@@ -32,7 +32,7 @@ impl Program {
         line.trim_end().to_owned()
     }
 
-    /// Lets the caller read what it prints from now on.
+    /// Lets the caller read its output from now on.
     pub(crate) fn take_output(&mut self) -> BufReader<ChildStdout> {
         self.output.take().expect("its output is read here")
     }
@@ -44,7 +44,7 @@ impl Program {
         command.to_owned()
     }
 
-    /// Runs the next command that it prints. Returns what that prints.
+    /// Runs the next command that it prints. Returns that command's output.
     pub(crate) fn try_next(&mut self) -> String {
         shell(&self.next_command())
     }
@@ -58,12 +58,12 @@ impl Drop for Program {
     }
 }
 
-/// Runs a command as a shell does. Returns what it prints.
+/// Runs a command as a shell does. Returns its output.
 pub(crate) fn shell(command: &str) -> String {
     run("sh", &["-c", command])
 }
 
-/// Runs a program to its end. Returns what it prints.
+/// Runs a program to its end. Returns its output.
 pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

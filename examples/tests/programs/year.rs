@@ -1,6 +1,6 @@
-//! A year of the program `plans`: two processes and a server, whose clocks a test moves, against a naive ledger.
+//! A year in the program `plans`: two processes and a server, whose clocks a test moves, against a naive ledger.
 //!
-//! The clock of the feature `fast-clock` cannot be moved, so this needs a build without it: `scripts/test`, or
+//! The clock behind the feature `fast-clock` cannot be moved, so this needs a build without it: `scripts/test`, or
 //! `cargo test -p examples --all-features`.
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ use crate::postgres::PostgresServer;
 use crate::program::Program;
 use crate::redis::RedisServer;
 
-/// A customer in the table of the program: its plan, its team, its zone and its billing day.
+/// A customer in the program's table: its plan, its team, its zone and its billing day.
 struct Customer {
     name: &'static str,
     included: u64,
@@ -58,7 +58,7 @@ const CUSTOMERS: [Customer; 6] = [
 
 const DAY: i64 = 86_400;
 
-/// The second at which the month after `now` begins, on this day of the month by the clocks of a zone.
+/// The second at which the month after `now` begins, on this day of the month by a zone's clocks.
 fn end_of_month(zone: &str, day: i8, now: i64) -> i64 {
     let zone = TimeZone::get(zone).unwrap();
     let today = zone.to_datetime(Timestamp::from_second(now).unwrap()).date();
@@ -68,7 +68,7 @@ fn end_of_month(zone: &str, day: i8, now: i64) -> i64 {
     next.to_zoned(zone).unwrap().timestamp().as_second()
 }
 
-/// The naive ledger: units by policy, key and end of the month, and lots of bought units with their ends.
+/// The naive ledger: units by policy, key and month's end, and lots of bought units with their ends.
 #[derive(Default)]
 struct Ledger {
     used: HashMap<(&'static str, &'static str, i64), u64>,
@@ -76,7 +76,7 @@ struct Ledger {
     warnings: Vec<String>,
 }
 
-/// What a request was charged to, each with the units left; or its wait, if a wait helps.
+/// The policies that a request was charged to, each with the units left; or its wait, if a wait helps.
 type Outcome = Result<Vec<(&'static str, u64)>, Option<i64>>;
 
 impl Ledger {
@@ -126,7 +126,7 @@ impl Ledger {
     }
 }
 
-/// The members that the field `RateLimit` reports, with the units left, without the pace and what is in flight.
+/// The members that the field `RateLimit` reports, with the units left, without the pace and the requests in flight.
 fn reported(head: &str) -> Vec<(String, u64)> {
     let members = field(head, "ratelimit").unwrap_or_default().split(", ").filter_map(|member| {
         let (name, rest) = member.strip_prefix('"')?.split_once("\";r=")?;
@@ -136,24 +136,26 @@ fn reported(head: &str) -> Vec<(String, u64)> {
     members.filter(|(name, _)| !["pace", "in-flight", "tokens"].contains(&&**name)).collect()
 }
 
+/// Both agree to the unit for a whole year.
 #[test]
-fn a_year_of_plans_on_redis_agrees_to_the_unit_with_a_naive_ledger() {
+fn plans_on_redis_match_a_ledger() {
     let clock = MovedClock::new();
     let redis = RedisServer::with_environment(&[], clock.environment());
     let mut connection = redis.connection();
     run_a_year(clock, &StoreFile::new("redis", &redis.url()), &mut || wait_for_commands(&mut connection));
 }
 
+/// Both agree to the unit for a whole year.
 #[test]
-fn a_year_of_plans_on_postgresql_agrees_to_the_unit_with_a_naive_ledger() {
+fn plans_on_postgresql_match_a_ledger() {
     let clock = MovedClock::new();
     let postgres = PostgresServer::with_environment(&[], clock.environment());
     let mut activity = Activity::of(&postgres.url());
     run_a_year(clock, &StoreFile::new("postgres", &postgres.url()), &mut || activity.wait_for_end());
 }
 
-/// Waits until Redis runs no commands but those of this function, for some looks in a row: a program releases what was
-/// in flight behind its answer, and must not be in the middle of that when its clock jumps.
+/// Waits until Redis runs no commands but those in this function, for some looks in a row: a program releases its units
+/// in flight after its answer, and must not be doing that when its clock jumps.
 fn wait_for_commands(connection: &mut redis::Connection) {
     let (mut last, mut same) = (0, 0);
     while same < 4 {
@@ -166,8 +168,8 @@ fn wait_for_commands(connection: &mut redis::Connection) {
     }
 }
 
-/// The statements of the programs. A program that is in the middle of one when its clock jumps sees a server that has
-/// not answered for hours, and closes the connection.
+/// The programs' statements. A program that is in the middle of one when its clock jumps sees a server that has not
+/// answered for hours, and closes the connection.
 struct Activity {
     runtime: Runtime,
     client: Client,
@@ -181,8 +183,8 @@ impl Activity {
         Self { runtime, client }
     }
 
-    /// Waits until no statement has begun or ended for some looks in a row. A program may do several things behind an
-    /// answer, one after the other: refunds, and reports on who is rejected.
+    /// Waits until no statement has begun or ended for some looks in a row. A program may do several things after an
+    /// answer, one after the other: refunds, and reports on rejected keys.
     fn wait_for_end(&mut self) {
         let look = "SELECT count(*) FILTER (WHERE state <> 'idle'), max(state_change)::text, count(*) \
                     FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";
@@ -211,11 +213,12 @@ fn run_a_year(mut clock: MovedClock, store: &StoreFile, settle: &mut dyn FnMut()
     let mut invoices = 0;
     let (mut at, mut requests, mut rejected) = (begin, 0, 0);
     while at < begin + 366 * DAY {
-        // Ten minutes past an hour: no month of any zone ends near it, however long a request takes.
+        // Ten minutes past an hour: no zone's month ends near it, however long a request takes.
         at += i64::try_from(random.below(8)).unwrap() * 3_600;
         settle();
         clock.move_to(at + 600);
-        // What a program was to do at a time that has passed, it does when it wakes up. This request does nothing.
+        // If a time has passed at which a program was to do something, it does so when it wakes up. This request does
+        // nothing.
         for program in &programs {
             let _ = send(program, "GET", "/paid/nobody/1/nothing", "");
         }
@@ -262,7 +265,7 @@ fn run_a_year(mut clock: MovedClock, store: &StoreFile, settle: &mut dyn FnMut()
             }
         }
     }
-    // A year has at least 1,255 steps of seven hours, of which one in sixty at most is no request.
+    // A year has at least 1,255 steps of seven hours. At most one in sixty of them is not a request.
     assert!(requests > 1_000, "{requests} requests, {rejected} rejected");
     let mut mails = mails.end(programs);
     mails.sort();
@@ -270,7 +273,7 @@ fn run_a_year(mut clock: MovedClock, store: &StoreFile, settle: &mut dyn FnMut()
     assert_eq!(mails, ledger.warnings);
 }
 
-/// The mails of both programs, which they send in the background.
+/// The mails from both programs, which they send in the background.
 struct Mails {
     lines: Receiver<String>,
     sent: Vec<String>,
@@ -286,7 +289,7 @@ impl Mails {
         Self { lines, sent: Vec::new() }
     }
 
-    /// Waits until there are so many. Unless one is missing, none takes so long.
+    /// Waits until there are `count` mails. Unless one is missing, none takes that long.
     fn wait_for(&mut self, count: usize) {
         while self.sent.len() < count {
             let line = self.lines.recv_timeout(Duration::from_secs(60)).expect("another mail");

@@ -1,7 +1,7 @@
 //! Calendar windows: a number of units per day, week or month, in a time zone.
 //!
-//! `schedule` knows when windows begin, and remembers the last window that it found; `period` is the arithmetic of
-//! dates; `numbered` keeps the schedules of keys that have windows of their own.
+//! `schedule` knows when windows begin, and remembers the last window that it found; `period` is the date arithmetic;
+//! `numbered` keeps the schedules for keys with their own windows.
 
 mod numbered;
 mod period;
@@ -23,8 +23,8 @@ use super::window::ChargedIn;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt, Terms};
 
-/// Counts requests in windows that begin at instants of the calendar: at midnight of every day, of one day of the week,
-/// or of one day of the month, in a time zone.
+/// Counts requests in windows that the calendar defines. They begin at midnight on every day, on one day per week, or
+/// on one day per month, in a time zone.
 ///
 /// ```
 /// use std::time::Duration;
@@ -44,8 +44,8 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 ///
 /// # When windows begin
 ///
-/// At midnight of their first day, by the clocks of the zone. So a day of 23 or 25 hours, when clocks are set forward
-/// or back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins with the first
+/// At midnight of their first day, by the zone's clocks. So a day of 23 or 25 hours, when clocks are set forward or
+/// back, is one window, and no length is assumed anywhere. Where clocks skip midnight, the day begins with the first
 /// instant after the skip; where midnight comes twice, at the first. A day that a zone leaves out is no window.
 ///
 /// A month with an [anchor](Self::anchor) on the 29th, 30th or 31st begins on its last day if it is shorter.
@@ -58,20 +58,20 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// a key that has used units in the next window stays in that until it ends; set back further, these units count in the
 /// present window. They also do if the key gets another limit or another window while the clock shows that. So while
 /// the store keeps a key's state, a window that has ended does not begin again with nothing used: twice the limit
-/// passes around a step, as around any edge. Waits are true by the clock as it is set. On Redis, units of the next
+/// passes around a step, as around any edge. Waits are true by the clock as it is set. On Redis, units in the next
 /// window count in the present one as well: if the server's clock is set back over midnight, the limit may pass a third
 /// time.
 ///
 /// # Time zones
 ///
 /// Rules come from the system's time zone database (`/usr/share/zoneinfo`). A name that this lacks, or a system without
-/// one, is looked up in a copy that is compiled in. Rules are read when the zone is set: a process follows an update of
-/// the database once it is restarted, or the limit is changed.
+/// one, is looked up in a copy that is compiled in. Rules are read when the zone is set: a process follows a database
+/// update once it is restarted, or the limit is changed.
 ///
 /// # Accuracy
 ///
 /// As for a [`FixedWindow`](super::FixedWindow): exact within a window, and **twice the limit** may pass in an
-/// arbitrarily short time around the edge of two. All clients are readmitted at one instant; windows of a calendar
+/// arbitrarily short time around the edge between two. All clients are readmitted at one instant; calendar windows
 /// cannot be staggered.
 ///
 /// # What clients see
@@ -83,21 +83,21 @@ use crate::values::{Decision, Quota, Receipt, Terms};
 /// # Cost
 ///
 /// The calendar is consulted once per window. A decision compares the time with the end of the key's window, and for a
-/// new key with the bounds of the window that was found last. In memory, a key takes 52 bytes, in the
-/// [table with locks](crate::store::MemoryStore#memory).
+/// new key with the last found window's bounds. In memory, a key takes 52 bytes, in the [table with
+/// locks](crate::store::MemoryStore#memory).
 ///
 /// # Windows of the keys' own
 ///
-/// [`Policy::window_fn`](crate::Policy::window_fn) gives each key a window with a limit, a period, a zone and an anchor
-/// of its own. If a key comes with another window than before, it is as after a live change: the units used in the
-/// present window count in the present window of the new calendar. So a key gets a fresh limit when a window ends by
-/// the calendar that it has then, and at no other time. A client that may choose its zone can move from one midnight to
-/// the next: [the guide](crate::guide::billing_days#when-a-customer-moves) says what to do about it.
+/// [`Policy::window_fn`](crate::Policy::window_fn) gives each key a window with its own limit, period, zone and anchor.
+/// If a key comes with another window than before, it is as after a live change: the units used in the present window
+/// count in the new calendar's present window. So a key gets a fresh limit when a window ends by the calendar that it
+/// has then, and at no other time. A client that may choose its zone can move from one midnight to the next: [the
+/// guide](crate::guide::billing_days#when-a-customer-moves) explains how to handle this.
 ///
 /// # Live changes
 ///
-/// The units used in the present window count in the present window of the new limit, period, zone or anchor. Charges
-/// from before a change of the period, the zone or the anchor are not refunded after it.
+/// The units used in the present window count in the present window under the new limit, period, zone or anchor. If the
+/// period, the zone or the anchor changes, charges from before are not refunded any more.
 #[derive(Clone)]
 #[must_use]
 #[doc(alias("month", "billing period", "time zone"))]
@@ -105,11 +105,11 @@ pub struct CalendarWindow {
     limit: u64,
     /// Shared by clones, so that they find each window once.
     schedule: Arc<CalendarSchedule>,
-    /// The number of the schedule, if this is the window of a key and not of a limiter.
+    /// The schedule's number, if this is a key's window and not a limiter's.
     own: Option<u32>,
 }
 
-/// The state that a [`CalendarWindow`] keeps of a key.
+/// The state that a [`CalendarWindow`] keeps for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CalendarWindowState {
     /// When the window ends, which is also its number: the state expires, and charges are refunded, without a calendar.
@@ -162,8 +162,8 @@ impl CalendarWindow {
         Self::of_limiter(limit, CalendarSchedule::new(period, zone::utc()))
     }
 
-    /// Lets windows begin by the clocks of a zone, named as in the IANA time zone database (`Europe/Berlin`, in any
-    /// case). By default UTC.
+    /// Lets windows begin by a zone's clocks, named as in the IANA time zone database (`Europe/Berlin`, in any case).
+    /// By default UTC.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl CalendarWindow {
         Self { limit, schedule: Arc::new(schedule), own: None }
     }
 
-    /// Returns this window as the quota of a key, which [`under`](Algorithm::under) turns into the window again.
+    /// Returns this window as a key's quota, which [`under`](Algorithm::under) turns into the window again.
     pub(crate) fn own_quota(&self) -> Quota {
         let number = self.own.unwrap_or_else(|| numbered::number_of(&self.schedule));
         self.quota().in_calendar(number)
@@ -215,7 +215,7 @@ impl CalendarWindow {
         self.schedule.window(now).ends()
     }
 
-    /// Whether a state is of the window after the one that holds `now`: the clock was set back.
+    /// Whether a state belongs to the window after the one that holds `now`, because the clock was set back.
     pub(super) fn is_of_next_window(&self, state: &CalendarWindowState, now: Timestamp) -> bool {
         let ends = self.end_of_window(now);
         state.ends > ends && state.ends == self.schedule.next_window(now).ends()
@@ -267,7 +267,7 @@ impl Algorithm for CalendarWindow {
         } else {
             (Decision::reject(limit, free, Some(until_next).filter(|_| ends < Timestamp::MAX)), None)
         };
-        // Also if nothing was used: the window ends all the same.
+        // Even if nothing was used, the window ends.
         (decision.with_reset_after(until_next), next)
     }
 
@@ -279,7 +279,7 @@ impl Algorithm for CalendarWindow {
         true
     }
 
-    /// A state of the next window stays in it. One of a later window counts in the present one.
+    /// A state in the next window stays there. A state in a later window counts in the present one.
     fn after_step_back(&self, state: CalendarWindowState, now: Timestamp) -> CalendarWindowState {
         let ends = self.end_of_window(now);
         if state.ends <= ends || self.is_of_next_window(&state, now) {
@@ -294,7 +294,7 @@ impl Algorithm for CalendarWindow {
         if is_of_window { CalendarWindowState { used: state.used.saturating_sub(cost), ..state } } else { state }
     }
 
-    /// All keys of a window expire together, so the key with the smallest debt is the key that used least.
+    /// All keys in a window expire together, so the key with the smallest debt is the key that used least.
     fn owed(&self, state: &CalendarWindowState, now: Timestamp) -> u64 {
         if state.counts_at(now) { state.used } else { 0 }
     }
@@ -310,7 +310,7 @@ impl Algorithm for CalendarWindow {
         CalendarWindowState { ends: self.end_of_window(now), ..state }
     }
 
-    /// With the quota's limit, in the windows of the quota's calendar, or if it has none, of this one.
+    /// With the quota's limit, in the windows of the quota's calendar, or otherwise of this one.
     fn under(&self, quota: Quota) -> Option<Self> {
         let limit = quota.limit();
         Some(match quota.calendar() {

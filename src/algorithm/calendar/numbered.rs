@@ -1,5 +1,5 @@
-//! The schedules of keys that have windows of their own, numbered: a quota names its calendar in 32 bits, and stays
-//! small enough to be kept for each key.
+//! The schedules for keys with their own windows, numbered: a quota names its calendar in 32 bits, and stays small
+//! enough to be kept for each key.
 //!
 //! Numbers are never taken back. There are at most as many as the database has zones, times the 39 periods; if a
 //! database is updated while the process runs, a changed zone counts again.
@@ -38,7 +38,7 @@ impl Numbered {
     }
 }
 
-/// Returns the number of a schedule, and assigns one if it has none.
+/// Returns a schedule's number, and assigns one at the first call.
 pub(super) fn number_of(schedule: &Arc<CalendarSchedule>) -> u32 {
     schedule.number_or_assign(|| {
         // A panic under the lock leaves at most a schedule without a fingerprint, which gets a second number.

@@ -43,7 +43,8 @@ impl Period {
         matches!(self, Self::Month { .. })
     }
 
-    /// Returns the length on which rates are based. That of the shortest month: a rate must not be understated.
+    /// Returns the length on which rates are based. For months, it is the shortest month's, because a rate must not be
+    /// understated.
     pub(super) const fn nominal(self) -> Duration {
         const DAY: u64 = 86_400;
         Duration::from_secs(match self {

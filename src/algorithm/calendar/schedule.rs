@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 use super::period::Period;
 use crate::values::time::Timestamp;
 
-/// The windows of a period in a zone.
+/// A period's windows in a zone.
 ///
 /// # Concurrency
 ///
@@ -27,7 +27,7 @@ pub(super) struct CalendarSchedule {
     last: AtomicU64,
     /// A neighbour of such a window, packed.
     beside: AtomicU64,
-    /// Its number among the schedules of keys, once it was asked for.
+    /// Its number among the keys' schedules, once it was asked for.
     number: OnceLock<u32>,
     /// How often the calendar was asked.
     #[cfg(test)]
@@ -51,7 +51,7 @@ impl CalendarSpan {
         self.starts << LENGTH_BITS | self.length
     }
 
-    /// Unpacks a word. Zero, which is stored at first, is a window of no length.
+    /// Unpacks a word. Zero, which is stored at first, is a window without length.
     const fn unpack(word: u64) -> Self {
         Self { starts: word >> LENGTH_BITS, length: word & ((1 << LENGTH_BITS) - 1) }
     }
@@ -92,14 +92,15 @@ impl CalendarSchedule {
         self.zone.iana_name().unwrap_or("UTC")
     }
 
-    /// Returns a number that two schedules share if their windows begin at the same instants, and else only by chance.
+    /// Returns a number that two schedules share if their windows begin at the same instants, and otherwise only by
+    /// chance.
     pub(super) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         (self.period, self.zone_name()).hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Whether windows begin at the same instants, by the same rules of the same zone.
+    /// Whether windows begin at the same instants, by the same zone rules.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.period == other.period && self.zone == other.zone
     }

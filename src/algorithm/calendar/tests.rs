@@ -1,4 +1,4 @@
-//! Windows of the calendar against a model that walks through the days, and days that are easily got wrong.
+//! Calendar windows against a model that walks through the days, and days that are easily got wrong.
 
 use std::thread;
 use std::time::Duration;
@@ -72,7 +72,7 @@ fn model(period: Period, zone: &TimeZone, now: i64) -> [i64; 2] {
     }
 }
 
-/// A second of the years 2024 to 2030.
+/// A second in the years 2024 to 2030.
 fn second(random: &mut Random) -> u64 {
     1_704_067_200 + random.below(7 * 365 * 86_400)
 }
@@ -84,7 +84,7 @@ fn bounds(schedule: &CalendarSchedule, now: u64) -> [i64; 2] {
 
 /// Instants in no order, so that the clock goes back, and several windows pass; and those around the edges.
 #[test]
-fn windows_are_those_of_a_walk_through_the_days() {
+fn windows_match_a_walk_through_days() {
     let mut random = Random::of_trial(1);
     for name in ZONES {
         let zone = zone::find(name).unwrap();
@@ -107,7 +107,7 @@ fn windows_are_those_of_a_walk_through_the_days() {
 /// In the year 2554, the last window ends beyond the range of clocks. At the greatest instant it had ended for each
 /// request again: a limit of two admitted without end.
 #[test]
-fn the_last_window_of_all_admits_its_limit() {
+fn the_last_window_admits_its_limit() {
     for window in [CalendarWindow::daily(2), CalendarWindow::weekly(2), CalendarWindow::monthly(2)] {
         for nanos in [u64::MAX, u64::MAX - 1] {
             let now = Timestamp::from_nanos(nanos);
@@ -162,7 +162,7 @@ fn the_calendar_is_consulted_once_per_window() {
     assert_eq!(schedule.asked(), 3);
 }
 
-/// Spends all, and returns the wait of the next request.
+/// Spends all, and returns the next request's wait.
 fn wait(window: &CalendarWindow, now: u64) -> Duration {
     let (_, state) = window.decide(None, at(now), window.max_cost());
     window.decide(state, at(now), 1).0.retry_after().unwrap()
@@ -172,8 +172,9 @@ fn hours(hours: u64) -> Duration {
     Duration::from_secs(hours * 3_600)
 }
 
+/// In Berlin, a day in March has 23 hours, and a day in October 25.
 #[test]
-fn a_day_of_berlin_has_23_hours_in_march_and_25_in_october() {
+fn clock_changes_shorten_and_lengthen_days() {
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let (march, october) = (1_774_738_800, 1_792_879_200);
     assert_eq!([march - 1, march, october - 1, october].map(|now| wait(&daily, now).as_secs()), [1, 82_800, 1, 90_000]);
@@ -181,7 +182,7 @@ fn a_day_of_berlin_has_23_hours_in_march_and_25_in_october() {
 
 /// The first dates of the windows from January 2027 to May 2028.
 #[test]
-fn months_begin_on_their_anchor_or_on_their_last_day() {
+fn months_begin_on_anchor_or_last_day() {
     for (anchor, expected) in [
         (29, ["01-29", "02-28", "03-29", "04-29", "02-29", "03-29"]),
         (30, ["01-30", "02-28", "03-30", "04-30", "02-29", "03-30"]),
@@ -212,7 +213,7 @@ fn weeks_begin_on_any_day() {
 }
 
 #[test]
-fn days_without_midnight_and_days_that_are_left_out() {
+fn days_may_lack_midnight_or_be_missing() {
     // Samoa had no 30 December 2011.
     let apia = CalendarWindow::daily(5).zone("Pacific/Apia").unwrap();
     assert_eq!(wait(&apia, 1_325_152_800), hours(24));
@@ -223,10 +224,10 @@ fn days_without_midnight_and_days_that_are_left_out() {
     assert_eq!(wait(&sao_paulo, 1_541_300_400), hours(23));
 }
 
-/// As in Toronto in 1919. The half hour after the change is of a day whose midnight was left out, and which counts as
+/// As in Toronto in 1919. The half hour after the change is in a day whose midnight was left out, and which counts as
 /// begun when the old clock would have shown it.
 #[test]
-fn a_day_whose_midnight_is_left_out_begins_when_the_old_clock_would_have_shown_it() {
+fn skipped_midnights_follow_the_old_clock() {
     // On 28 February, which the last day of the month follows or the first.
     let zone = TimeZone::posix("EST5EDT,J59/23:30,J304").unwrap();
     for year in 2024..2031 {
@@ -246,7 +247,7 @@ fn a_day_whose_midnight_is_left_out_begins_when_the_old_clock_would_have_shown_i
 }
 
 #[test]
-fn the_first_and_the_last_window_of_all_time_end_with_it() {
+fn windows_exist_at_the_clocks_ends() {
     for period in periods() {
         for name in ["UTC", "Pacific/Apia", "America/New_York"] {
             let schedule = CalendarSchedule::new(period, zone::find(name).unwrap());
@@ -259,7 +260,7 @@ fn the_first_and_the_last_window_of_all_time_end_with_it() {
 
 /// A server's clock that differs by less than half a window is within the two that a call to it knows.
 #[test]
-fn edges_are_those_of_two_windows_around_the_time() {
+fn edges_enclose_the_time() {
     let mut random = Random::of_trial(7);
     for period in periods() {
         let zone = zone::find("America/New_York").unwrap();
@@ -278,9 +279,9 @@ fn edges_are_those_of_two_windows_around_the_time() {
     }
 }
 
-/// Also where there is no `/usr/share/zoneinfo`.
+/// They are found even without `/usr/share/zoneinfo`.
 #[test]
-fn all_zones_of_the_tests_are_compiled_in() {
+fn test_zones_are_compiled_in() {
     let bundled = TimeZoneDatabase::bundled();
     for name in ZONES {
         let compiled_in = bundled.get(name).unwrap();
@@ -294,7 +295,7 @@ fn all_zones_of_the_tests_are_compiled_in() {
 }
 
 #[test]
-fn zones_have_names_of_the_iana_database_in_any_case() {
+fn zones_have_iana_names_in_any_case() {
     let zone = |name: &str| CalendarWindow::monthly(1).zone(name).map(|window| window.schedule.zone_name().to_owned());
     assert_eq!(zone("europe/berlin").as_deref(), Ok("Europe/Berlin"));
     assert_eq!(zone("UTC").as_deref(), Ok("UTC"));
@@ -323,7 +324,7 @@ fn schedules_differ_by_period_zone_and_anchor() {
 }
 
 #[test]
-fn a_window_of_a_key_is_found_again_by_its_quota() {
+fn own_windows_are_found_by_their_quota() {
     let limiter = CalendarWindow::daily(5);
     let all = || {
         let weekly = CalendarWindow::weekly(5).week_start(Weekday::Sunday);
@@ -342,15 +343,15 @@ fn a_window_of_a_key_is_found_again_by_its_quota() {
         let own = limiter.under(*quota).unwrap();
         assert_eq!((own.quota(), own.own_quota()), (*quota, *quota));
         assert_eq!(own.end_of_window(now), window.end_of_window(now), "{window:?}");
-        // Under a quota without a calendar, windows stay those of the algorithm.
+        // Under a quota without a calendar, windows stay the algorithm's.
         assert_eq!(own.under(Quota::per_day(9)).unwrap().end_of_window(now), window.end_of_window(now));
     }
     assert_eq!(limiter.under(Quota::per_day(9)).unwrap().quota(), Quota::per(9, limiter.quota().period()));
 }
 
-/// What it costs to build the window of a customer at each request: `cargo test --release -- --nocapture`.
+/// Prints the cost to build a customer's window at each request: `cargo test --release -- --nocapture`.
 #[test]
-fn a_window_may_be_built_for_each_request() {
+fn windows_can_be_built_per_request() {
     let begun = std::time::Instant::now();
     const BUILT: u32 = 10_000;
     for _ in 0..BUILT {
@@ -365,7 +366,7 @@ fn a_window_may_be_built_for_each_request() {
         let _ = std::hint::black_box(limiter.under(std::hint::black_box(&window).clone().own_quota()));
     }
     println!("{:?} to find one that is kept", begun.elapsed() / BUILT);
-    // All of them are one in the process.
+    // They are all one in the process.
     let built = || CalendarWindow::monthly(10_000).anchor(17).zone("Europe/Berlin").unwrap().own_quota();
     assert_eq!(built(), built());
 }

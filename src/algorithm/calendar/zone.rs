@@ -12,7 +12,7 @@ pub(super) fn utc() -> TimeZone {
 /// Looks a zone up in the system's database, and if that is missing or lacks the name, in the compiled-in database.
 pub(super) fn find(name: &str) -> Result<TimeZone, UnknownZone> {
     let found = TimeZone::get(name).or_else(|_| TimeZoneDatabase::bundled().get(name));
-    // `Etc/Unknown` is a name, and of no place.
+    // `Etc/Unknown` is a name without a place.
     found.ok().filter(|zone| !zone.is_unknown()).ok_or_else(|| UnknownZone { name: name.into() })
 }
 

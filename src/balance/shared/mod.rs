@@ -56,20 +56,21 @@ use crate::values::{
 ///
 /// A call fails within the store's timeout, and at once while its circuit breaker is open. The policy
 /// [decides](crate::FailureMode) on the request then. **There is no local fallback**, since no process knows what
-/// others have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the request is answered 503.
+/// others have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the client gets a 503.
 ///
 /// # Accuracy
 ///
-/// Exact, with any number of processes, if each call is answered. If a charge or a refund runs into the timeout, it is
-/// not known whether the server has done it, and it is not repeated: the key may have been charged for a request that
-/// was not served. A credit or a charge by hand that fails should be repeated with its reference, which is entered
-/// once, also if a process is killed while it enters it.
+/// Exact, with any number of processes, if each call is answered. If a charge or a refund runs into the timeout, we
+/// don't know whether the server has done it, and we don't repeat it, so the key may have been charged for a request
+/// that was not served. If a credit or a charge by hand fails, repeat it with its reference. It is entered once, even
+/// if a process is killed while it enters it.
 ///
-/// What the server loses is lost. So let it keep what it has confirmed: page `top_ups` of the guide says how.
+/// Data that the server loses is lost. So configure the server to keep everything that it has confirmed; the guide's
+/// page `top_ups` says how.
 ///
 /// # Cancel safety
 ///
-/// A request that is dropped while the server is asked is given back what the call has taken, in the background.
+/// If a request is dropped while the server is asked, a background task gives back the units that the call has taken.
 ///
 /// # Memory and cost
 ///
@@ -82,9 +83,9 @@ use crate::values::{
 /// | a key with one lot | 120 bytes | 36 bytes, and the name |
 /// | each further lot | 15 bytes | 16 bytes |
 ///
-/// Over records, a key changes at most once in the time of two calls. Requests of one process for one key take turns,
-/// so processes, and not requests, are faster than each other, and a process that was slower reads again [after a short
-/// pause](crate::store::remote::Attempts). A step looks at all lots of the key: 64 at most.
+/// Over records, a key changes at most once in the time that two calls take. One process's requests for one key take
+/// turns, so only processes compete, and a process that was slower reads again [after a short
+/// pause](crate::store::remote::Attempts). A step looks at all the key's lots, at most 64.
 ///
 /// # Live change
 ///
@@ -96,7 +97,7 @@ use crate::values::{
 #[must_use]
 pub struct SharedBalance<S>(Arc<Inner<S>>);
 
-/// The accounts of one name on the server.
+/// One name's accounts on the server.
 struct Inner<S> {
     store: Arc<S>,
     keys: LimiterKeys,
@@ -135,7 +136,7 @@ impl<S: Accounts> Inner<S> {
         Handle::try_current().map_err(|_| self.store.gave_up(GaveUp::NoRuntime))
     }
 
-    /// Takes the cost of a request. If its future is dropped meanwhile, the units are given back.
+    /// Takes a request's cost. If the request's future is dropped meanwhile, the units are given back.
     fn charge(self: &Arc<Self>, tag: KeyTag, cost: u64) -> Answer {
         let runtime = match self.runtime() {
             Ok(runtime) => runtime,
@@ -239,7 +240,7 @@ impl<S: Accounts> Limiter for SharedBalance<S> {
         }
     }
 
-    /// Gives units back, in the background. If it fails, or if there is no tokio runtime, they stay charged.
+    /// Gives units back, in the background. If it fails, or if there is no Tokio runtime, they stay charged.
     fn refund(&self, charged: &Ask<'_>, receipt: Receipt, units: u64) {
         let paid = receipt.read::<Paid>().filter(|_| units > 0);
         if let (Some(paid), Ok(runtime)) = (paid, Handle::try_current()) {
@@ -263,7 +264,7 @@ impl<S: Accounts> Limiter for SharedBalance<S> {
         is_same.then(Inheritance::in_place)
     }
 
-    /// Reports the health of the servers.
+    /// Reports the servers' health.
     fn stats(&self) -> Stats {
         Stats { nodes: self.0.store.health(), ..Stats::default() }
     }

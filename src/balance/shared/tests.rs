@@ -1,4 +1,4 @@
-//! Balances that processes share, over a map. Those on PostgreSQL and on Redis have tests beside them.
+//! Balances that processes share, over a map. PostgreSQL and Redis have their own tests beside them.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ impl Map {
         }
     }
 
-    /// How many calls were made since the last time.
+    /// Returns how many calls were made since the last time.
     fn calls(&self) -> usize {
         self.calls.swap(0, Ordering::Relaxed)
     }
@@ -79,7 +79,7 @@ fn records(map: &Arc<Map>, clock: &ManualClock) -> MapRecords {
     KeyValueRecords::new(Arc::clone(map), "map").bounded(SECOND * 60, 1_000).with_clock(clock.clone())
 }
 
-/// A balance of one process.
+/// One process's balance.
 fn balance(map: &Arc<Map>, clock: &ManualClock) -> SharedBalance<MapRecords> {
     SharedBalance::new(records(map, clock), "bought")
 }
@@ -114,7 +114,7 @@ async fn a_map_keeps_accounts() {
 
 #[cfg(feature = "test-util")]
 #[tokio::test(start_paused = true)]
-async fn its_modes_are_those_that_it_describes() {
+async fn it_answers_the_described_modes() {
     let balance = balance(&Arc::default(), &clock());
     for key in ["asked in all modes", "asked in one mode"] {
         let _ = balance.credit(&key.into(), Credit::units(20)).await.unwrap();
@@ -124,7 +124,7 @@ async fn its_modes_are_those_that_it_describes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_makes_as_many_calls_as_documented() {
+async fn steps_make_the_documented_calls() {
     let map = Arc::new(Map::default());
     let balance = balance(&map, &clock());
     let key = PartitionKey::from("alice");
@@ -165,7 +165,7 @@ async fn units_are_gone_at_their_millisecond() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reference_is_known_for_its_time() {
+async fn a_reference_is_entered_once() {
     let (map, clock) = (Arc::new(Map::default()), clock());
     let [one, other] = [(); 2].map(|()| balance(&map, &clock));
     let [alice, bob] = ["alice", "bob"].map(PartitionKey::from);
@@ -181,7 +181,7 @@ async fn a_reference_is_known_for_its_time() {
 
 /// A process that has charged the key may owe more than the key has, and requests are rejected until that is paid.
 #[tokio::test(start_paused = true)]
-async fn a_debt_is_paid_by_credits_or_forgiven() {
+async fn credits_pay_a_debt() {
     let balance = balance(&Arc::default(), &clock());
     let key = PartitionKey::from("alice");
     let _ = balance.credit(&key, Credit::units(10)).await.unwrap();
@@ -196,7 +196,7 @@ async fn a_debt_is_paid_by_credits_or_forgiven() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_keeps_its_units() {
+async fn a_dropped_request_keeps_its_units() {
     let map = Arc::new(Map::default());
     let balance = balance(&map, &clock());
     let key = PartitionKey::from("alice");
@@ -221,7 +221,7 @@ async fn a_request_that_is_dropped_keeps_its_units() {
     assert_eq!(left(&balance, &key).await, 0, "charged even so");
 }
 
-/// Entries of processes that were killed leave their references in the account. Later entries take them out.
+/// Killed processes leave their references in the account. Later entries take them out.
 #[tokio::test(start_paused = true)]
 async fn open_references_are_few_and_finished() {
     let map = Arc::new(Map::default());
@@ -264,7 +264,7 @@ async fn charge_error(balance: &SharedBalance<MapRecords>, key: &PartitionKey) -
 }
 
 #[test]
-fn an_answer_outside_of_a_runtime_is_an_error() {
+fn a_decision_without_a_runtime_fails() {
     let balance = balance(&Arc::default(), &clock());
     let key = PartitionKey::from("alice");
     for mode in [Mode::Charge, Mode::UpTo] {
@@ -272,9 +272,9 @@ fn an_answer_outside_of_a_runtime_is_an_error() {
     }
 }
 
-/// More requests than the server has time for: a request pays if it is served, and otherwise does not.
+/// More requests come than the server has time for. A request pays if it is served, and otherwise does not.
 #[tokio::test(start_paused = true)]
-async fn under_overload_who_pays_is_served() {
+async fn only_served_requests_pay_under_overload() {
     let map = Arc::new(Map { took: Duration::from_millis(5), ..Map::default() });
     let clock = clock();
     let records = KeyValueRecords::new(Arc::clone(&map), "map").bounded(Duration::from_millis(100), 1_000);
@@ -282,7 +282,7 @@ async fn under_overload_who_pays_is_served() {
     let key = PartitionKey::from("a");
     let _ = balance.credit(&key, Credit::units(10_000)).await.unwrap();
     let mut requests = Vec::new();
-    // A request takes 10 ms of the server: 100 in a second.
+    // A request takes 10 ms of the server's time, so it can serve 100 in a second.
     for _ in 0..1_300 {
         let (balance, key) = (Arc::clone(&balance), key.clone());
         requests.push(tokio::spawn(async move {

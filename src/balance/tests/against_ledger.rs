@@ -1,4 +1,4 @@
-//! The balance against the naive ledger.
+//! Checks the balance against the naive ledger.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -12,9 +12,9 @@ use crate::util::effort;
 use crate::values::time::Clock;
 use crate::values::{Ask, Credit, Decision, PartitionKey};
 
-/// Random credits, charges, refunds, charges by hand, resets and pauses, against the naive ledger.
+/// Random credits, charges, refunds, charges by hand, resets and pauses.
 #[test]
-fn it_decides_as_the_naive_ledger() {
+fn it_decides_like_the_naive_ledger() {
     for seed in seeds(effort::rounds(200, 10_000)) {
         let (balance, clock) = super::balance();
         let key = PartitionKey::from("alice");
@@ -70,7 +70,7 @@ fn it_decides_as_the_naive_ledger() {
 }
 
 #[test]
-fn its_modes_are_those_that_it_describes() {
+fn it_answers_the_described_modes() {
     let (balance, _) = super::balance();
     for key in ["asked in all modes", "asked in one mode"] {
         credit(&balance, &key.into(), Credit::units(20)).unwrap();

@@ -16,15 +16,15 @@ use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, Quota, Receipt, Terms,
 };
 
-/// A [`Concurrency`](crate::Concurrency) that many processes share, on a server: it limits how many requests of a key
-/// are in flight at once, over all of them.
+/// A [`Concurrency`](crate::Concurrency) that many processes share, on a server: it limits how many requests per key
+/// are in flight at once, over all processes.
 ///
 /// The server is Redis or Valkey (`Redis` of `tower-sluice-redis`), PostgreSQL (`Postgres::records` of
 /// `tower-sluice-postgres`), DynamoDB (`Dynamo::records` of `tower-sluice-dynamodb`), any key-value store that can
 /// compare and swap ([`KeyValueRecords`](crate::store::remote::KeyValueRecords)), or [one of your own](InFlight).
 ///
-/// The documentation of `Concurrency` applies here, too: when a request is over, which fields a response carries, and
-/// how a policy charges and releases. The differences:
+/// `Concurrency`'s documentation applies here, too: when a request is over, which fields a response carries, and how a
+/// policy charges and releases. The differences:
 ///
 /// | | `Concurrency` | `SharedConcurrency` |
 /// |---|---|---|
@@ -53,7 +53,7 @@ use crate::values::{
 ///
 /// With [`max_queue`](Self::max_queue), a request that was rejected waits in its process until others are over, first
 /// come, first served. A request that arrives while others of its key wait lines up behind them without a call, so no
-/// request overtakes another. The first waiter of a line asks the server at once when a request of this process has
+/// request overtakes another. The first waiter of a line asks the server at once when a request in this process has
 /// released units of the key. Otherwise it asks at intervals that grow from 10 to 250 milliseconds, half of each
 /// random, for units that other processes release. So a line asks, in each process
 ///
@@ -71,15 +71,15 @@ use crate::values::{
 /// A waiter that gives up (`max_wait`, the [patience](Ask::within) of its request, a client that disconnects) leaves at
 /// once, and the next one is the first. If it is asking the server at that moment, the units that it gets are released.
 /// A waiter whose call fails ends with that error, and the policy's [failure mode](crate::FailureMode) decides on it.
-/// The fallback itself lets nothing wait. If the first of a line is not polled for more than a second, because its
-/// runtime is blocked, another waiter asks in its place.
+/// The fallback itself lets nothing wait. If the first waiter in a line is not polled for more than a second, because
+/// its runtime is blocked, another waiter asks in its place.
 ///
 /// # Leases
 ///
-/// The server keeps, for each process, how many units of a key it has in flight, and until when that counts: the lease,
-/// by the server's clock. While a process has requests in flight, a task of it renews the lease after half of that
-/// time, on each runtime on which requests are admitted. A process that dies (`kill -9`, a machine that is switched
-/// off) renews nothing, and its units are free when its lease ends: no earlier, since they may be in use, and no later.
+/// The server keeps, for each process, how many units per key it has in flight, and until when that counts: the lease,
+/// by the server's clock. While a process has requests in flight, its task renews the lease after half of that time, on
+/// each runtime on which requests are admitted. A process that dies (`kill -9`, a machine that is switched off) renews
+/// nothing, and its units are free when its lease ends: no earlier, since they may be in use, and no later.
 ///
 /// A renewal does not add to the server's count. It replaces the count by the units that the process holds at that
 /// moment. So it also repairs earlier errors: a release that was lost with its connection; a call that took units and
@@ -89,7 +89,7 @@ use crate::values::{
 /// # Accuracy
 ///
 /// Exact on every store, if leases are renewed and the server keeps its data: with any number of processes and
-/// requests, at most `limit` units of a key are in flight. A request is rejected only while it would exceed the limit,
+/// requests, at most `limit` units per key are in flight. A request is rejected only while it would exceed the limit,
 /// or while a release is on its way. More units may be in flight
 ///
 /// - after a process stood still for longer than its lease (`SIGSTOP`, a suspended machine, all its runtimes blocked)
@@ -101,17 +101,17 @@ use crate::values::{
 ///   of processes that died before last longer, by a lease at most. A key-value store has no clock: its processes count
 ///   by [theirs](crate::store::remote::KeyValueRecords#time), which must agree to within half a lease.
 ///
-/// Units of requests that were admitted but are not in flight any more are counted for a short time only. A request
-/// that is cancelled while the server is asked releases its units as soon as the answer comes. If no answer comes, the
-/// next renewal releases them, or the end of the lease.
+/// If requests were admitted but are not in flight any more, their units are counted for a short time only. A request
+/// that is cancelled while the server is asked releases its units as soon as the answer comes. If no answer comes, they
+/// are released by the next renewal, or when the lease ends.
 ///
 /// # When the server is out of reach
 ///
-/// A request fails within the timeout of the server, or within a quarter of the lease if that is less, and at once
-/// while the circuit breaker is open. The policy [decides](crate::FailureMode) on the request then. The [local
-/// fallback](crate::FailureMode::LocalFallback) admits up to `limit` units of a key in this process alone. It also
-/// counts the units that the server has admitted before: an outage does not give a process a second limit. So *n*
-/// processes have up to *n* × `limit` units of a key in flight during an outage. The first renewal after the outage
+/// A request fails within the server's timeout, or within a quarter of the lease if that is less, and at once while the
+/// circuit breaker is open. The policy [decides](crate::FailureMode) on the request then. The [local
+/// fallback](crate::FailureMode::LocalFallback) admits up to `limit` units per key in this process alone. It also
+/// counts the units that the server has admitted before, so that an outage does not give a process a second limit. So
+/// *n* processes have up to *n* × `limit` units per key in flight during an outage. The first renewal after the outage
 /// reports to the server the units that they admitted.
 ///
 /// # Memory and cost
@@ -124,14 +124,14 @@ use crate::values::{
 /// | a hot key | as fast as the server runs scripts | one change per two round trips and process; its requests take turns |
 /// | on the server | some 100 bytes, and 55 for each process | 9 bytes and the name, and 40 for each process |
 ///
-/// On Redis, the time of the script grows with the processes that have requests of this key in flight, and not with the
-/// requests: 8 µs of the server with one, 15 with eight, 35 with thirty-two. On records, requests of a hot key that
-/// find no turn in half of the timeout fail, as if the server were out of reach; renewals wait for no turn. Where a key
-/// has more requests per second than fit, take Redis. There, up to 4,096 fields share a key, of which each process has
-/// one, and two while it renews.
+/// On Redis, the script's time grows with the processes that have requests of this key in flight, and not with the
+/// requests: 8 µs on the server with one, 15 with eight, 35 with thirty-two. On records, requests on a hot key that
+/// find no turn in half the timeout fail, as if the server were out of reach; renewals wait for no turn. Where a key
+/// has more requests per second than fit, take Redis. There, up to 4,096 fields share a key. Each process has one, and
+/// two while it renews.
 ///
 /// A key with requests that last takes one more renewal per process and half a lease. If this process alone holds all
-/// units of a key, further requests are rejected without a call; while other processes hold them, each takes one,
+/// the key's units, further requests are rejected without a call; while other processes hold them, each takes one,
 /// unless it joins [a line](Self#waiting). Where clients may send many, put a [bucket](crate::algorithm::TokenBucket)
 /// per client before it.
 ///
@@ -141,18 +141,17 @@ use crate::values::{
 /// # Live change
 ///
 /// A changed limit holds from the next request on. Units in flight stay counted, here and on the server. The heir must
-/// have the same name on the same server. Requests that wait ask again under the new limit, and share their lines
-/// with later requests. Processes with different limits may share a name, for example while a change is rolled out:
-/// each judges by its own limit. So may processes whose [`limit_fn`](crate::Policy::limit_fn) has two limits for a key,
-/// as long as a change of its plan is on its way to them; a request that waits keeps the limit of its key that it came
-/// with. The [lease](Self::lease) of the first limiter stays in force, since a renewer already
-/// counts on it.
+/// have the same name on the same server. Requests that wait ask again under the new limit, and share their lines with
+/// later requests. Processes with different limits may share a name, for example while a change is rolled out: each
+/// judges by its own limit. So may processes whose [`limit_fn`](crate::Policy::limit_fn) has two limits for a key,
+/// while a plan change is on its way to them. A request that waits keeps the key limit that it came with. The
+/// [lease](Self::lease) of the first limiter stays in force, because a renewer already counts on it.
 ///
 /// # Errors
 ///
-/// A [`LimiterError`] whose source is the fault of the server, if it gives no answer, or if a request is decided
-/// outside of a tokio runtime. A [`LimiterError`] without a source, if the key holds something else on the server, or
-/// if a request would have to wait and the limiter was [closed](Limiter::close).
+/// A [`LimiterError`] whose source is the server's error, if it gives no answer, or if a request is decided outside of
+/// a tokio runtime. A [`LimiterError`] without a source, if the key holds something else on the server, or if a request
+/// would have to wait and the limiter was [closed](Limiter::close).
 #[doc(alias("distributed semaphore", "concurrency limit"))]
 pub struct SharedConcurrency<S> {
     store: Arc<S>,
@@ -171,7 +170,7 @@ const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 const LONGEST_LEASE: Duration = Duration::from_secs(3_600);
 
 impl<S: InFlight> SharedConcurrency<S> {
-    /// Admits up to `limit` units of a key at once, over all processes that use this `name`; other limiters on `store`
+    /// Admits up to `limit` units per key at once, over all processes that use this `name`; other limiters on `store`
     /// need other names. More are rejected, or wait in a [`max_queue`](Self::max_queue).
     ///
     /// # Panics
@@ -195,8 +194,8 @@ impl<S: InFlight> SharedConcurrency<S> {
         }
     }
 
-    /// Lets up to `waiters` requests of a key wait in this process for others to be over: for up to 30 seconds each,
-    /// and 65,536 over all keys. See [waiting](Self#waiting).
+    /// Lets up to `waiters` requests per key wait in this process for others to be over: for up to 30 seconds each, and
+    /// 65,536 over all keys. See [waiting](Self#waiting).
     ///
     /// Every waiting request holds its connection, its headers and the readiness of the inner service. A waiter that is
     /// dropped leaves at once.
@@ -205,8 +204,8 @@ impl<S: InFlight> SharedConcurrency<S> {
         self.waiting(|queue| queue.max_queue = waiters)
     }
 
-    /// Sets the longest wait of a request, which is rejected then; 30 seconds unless set. A request that is asking
-    /// the server at that moment awaits the answer, for one timeout of it at most. Has no effect without
+    /// Sets a request's longest wait, after which it is rejected; 30 seconds unless set. A request that is asking the
+    /// server at that moment awaits the answer, for at most one server timeout. Has no effect without
     /// [`max_queue`](Self::max_queue).
     #[must_use]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -220,10 +219,10 @@ impl<S: InFlight> SharedConcurrency<S> {
         self.waiting(|queue| queue.max_waiters = max_waiters)
     }
 
-    /// Sets for how long the units of a process count without a renewal; 10 seconds unless set. It bounds how long the
-    /// units of a process that died are lost, and how long a process may stand still without an overrun.
+    /// Sets for how long a process's units count without a renewal; 10 seconds unless set. It bounds how long a dead
+    /// process's units are lost, and how long a process may stand still without an overrun.
     ///
-    /// Must be much longer than the timeout of the server, since a call takes no longer than a quarter of it. The
+    /// Must be much longer than the server's timeout, because a call takes no longer than a quarter of it. The
     /// processes need not agree.
     ///
     /// # Panics
@@ -261,7 +260,7 @@ impl<S: InFlight> SharedConcurrency<S> {
         }))
     }
 
-    /// Takes units that are free, and for which no other request of this process waits.
+    /// Takes units that are free, and for which no other request in this process waits.
     fn take_at_once(&self, wanted: RemoteWanted) -> Answer {
         let process = Arc::clone(self.process());
         let RemoteWanted { tag, cost, limit } = wanted;
@@ -274,7 +273,7 @@ impl<S: InFlight> SharedConcurrency<S> {
         Answer::Pending(Box::pin(async move { Ok(receipted(process.take(wanted).await?, tag, cost)) }))
     }
 
-    /// Under the limit of the key, or the limiter's.
+    /// Asks under the key's limit, or the limiter's.
     fn wanted(&self, ask: &Ask<'_>) -> RemoteWanted {
         let tag = self.process().tag(ask.key());
         RemoteWanted { tag, cost: ask.cost(), limit: ask.limit().unwrap_or(self.limit) }
@@ -303,7 +302,7 @@ fn receipted(decision: Decision, tag: KeyTag, cost: u64) -> Decision {
 }
 
 impl<S: InFlight> Limiter for SharedConcurrency<S> {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does.
+    /// A request's [patience](Ask::within) bounds its wait as [`max_wait`](Self::max_wait) does.
     ///
     /// A [shadow](Mode::Shadow) takes units that are free, and never waits. The [fallback](Mode::Fallback) decides in
     /// this process alone, and at once.
@@ -318,7 +317,7 @@ impl<S: InFlight> Limiter for SharedConcurrency<S> {
     }
 
     /// Releases units of a request that is over: on the server in the background, by one call. If that fails, or if
-    /// there is no tokio runtime, the next renewal does it, or the end of the lease.
+    /// there is no tokio runtime, the next renewal does it, or the lease ends.
     fn refund(&self, _: &Ask<'_>, receipt: Receipt, units: u64) {
         if let Some(tag) = receipt.value() {
             self.process().release(KeyTag::from_bits(tag), units);
@@ -343,7 +342,7 @@ impl<S: InFlight> Limiter for SharedConcurrency<S> {
         if theirs.name() != &*self.name || !theirs.store().is_same_as(&self.store) {
             return None;
         }
-        // A limiter that was used has counts of its own, unless they are the predecessor's: it was in force before.
+        // A limiter that was used has its own counts, unless they are the predecessor's: it was in force before.
         if !Arc::ptr_eq(self.process.get_or_init(|| Arc::clone(&theirs)), &theirs) {
             return None;
         }
@@ -351,8 +350,8 @@ impl<S: InFlight> Limiter for SharedConcurrency<S> {
         Some(Inheritance::in_place().then(move || theirs.lines.change_limit(limit)))
     }
 
-    /// Counts the units that are in flight in this process and the requests that wait in it, and reports the health of
-    /// the servers.
+    /// Counts the units that are in flight in this process and the requests that wait in it, and reports the servers'
+    /// health.
     fn stats(&self) -> Stats {
         let process = self.process();
         Stats {

@@ -1,6 +1,6 @@
-//! [`KeyLines`]: the requests of one process that wait for units, in a line for each key.
+//! [`KeyLines`]: one process's requests that wait for units, in a line for each key.
 //!
-//! The waiters of a key do not line up for its units, which the server has, but for the right to ask for them: a tokio
+//! A key's waiters do not line up for its units, which the server has, but for the right to ask for them: a tokio
 //! mutex, which is handed on first come, first served, also when a waiter is dropped. Its holder is the first waiter.
 //! If the holder does not ask for more than a second, its runtime is blocked, and another waiter asks.
 
@@ -17,7 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use super::pace::AskingPace;
 
-/// The lines of all keys. A key has one while requests of it wait.
+/// The lines of all keys. A key has one while its requests wait.
 pub(super) struct KeyLines {
     lines: Lock<HashMap<KeyTag, LineEntry>>,
     /// The waiters of all keys. Changed under the lock, and read without.
@@ -30,7 +30,7 @@ struct LineEntry {
     waiters: usize,
 }
 
-/// The line of one key.
+/// One key's line.
 pub(super) struct KeyLine {
     /// Held by the first waiter.
     pub(super) turn: tokio::sync::Mutex<()>,
@@ -43,7 +43,7 @@ pub(super) struct KeyLine {
 /// A change that applies to all waiters.
 #[derive(Clone, Copy, Default)]
 pub(super) struct LineChange {
-    /// The limit of the last heir.
+    /// The last heir's limit.
     pub(super) limit: u64,
     pub(super) is_closed: bool,
 }
@@ -95,7 +95,7 @@ impl KeyLines {
         Ok(CountedWaiter { lines: Arc::clone(self), tag, line: Arc::clone(&entry.line), changes })
     }
 
-    /// Lets the first waiter of a key ask now: units were released.
+    /// Lets a key's first waiter ask now, because units were released.
     pub(super) fn released(&self, tag: KeyTag) {
         if self.waiting() > 0 {
             let line = self.lines.lock().get(&tag).map(|entry| Arc::clone(&entry.line));

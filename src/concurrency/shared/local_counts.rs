@@ -1,12 +1,12 @@
-//! [`LocalCounts`]: the units that one process has in flight, and its knowledge of the server's counts of them.
+//! [`LocalCounts`]: the units that one process has in flight, and its knowledge of the server's counts.
 //!
-//! Plain data and transitions. The caller makes the calls to the server, and reports how each of them ended.
+//! Plain data and transitions. The caller makes the calls to the server, and reports how each ended.
 //!
 //! # Why counts agree in the end
 //!
 //! Calls that take or release units add to a field or subtract from it, so their order does not matter, even if they
 //! travel on different connections. Two cases remain: a call that may or may not have run, and a server that has lost
-//! its data. The next *renewal* repairs both. It moves all units of the process to a new field:
+//! its data. The next *renewal* repairs both. It moves all the process's units to a new field:
 //!
 //! 1. From the moment it begins, calls use the new field. Units that are not in the new field yet are not released on
 //!    the server.
@@ -14,9 +14,9 @@
 //!    flight and are not in the new field yet. The server adds them there, and deletes the earlier fields.
 //! 3. When it is over, the units of requests that have ended meanwhile are released on the server.
 //!
-//! So the new field has exactly the units in flight, regardless of the state of the earlier fields. A call on an
-//! earlier field may run even later, after its caller has given up. The units that it takes end with the next renewal,
-//! or with their lease: until then, the server counts too many units, never too few.
+//! So the new field has exactly the units in flight, regardless of the earlier fields. A call on an earlier field may
+//! run even later, after its caller has given up. The units that it takes end with the next renewal, or with their
+//! lease: until then, the server counts too many units, never too few.
 
 mod entry;
 
@@ -37,9 +37,9 @@ pub(super) use self::entry::{CallEnd, PATIENCE_DIVISOR, Release, Renewal};
 /// The units that a process has in flight, for all keys. A key is remembered while it has units in flight, a call under
 /// way, or a count to repair.
 pub(super) struct LocalCounts {
-    /// By the tags of keys, so that two threads rarely want the same one.
+    /// By key tags, so that two threads rarely want the same one.
     shards: Box<[Lock<HashMap<KeyTag, LocalEntry>>]>,
-    /// The number of the last field. Each is used once, so that no call that was lost can change a later one.
+    /// The last field's number. Each is used once, so that no call that was lost can change a later one.
     numbers: AtomicU64,
 }
 
@@ -114,12 +114,12 @@ impl LocalCounts {
         self.change(tag, |entry| entry.renewed(renewal, end)).flatten()
     }
 
-    /// The units of a key that are in flight in this process.
+    /// A key's units that are in flight in this process.
     pub(super) fn units(&self, tag: KeyTag) -> u64 {
         self.shard(tag).get(&tag).map_or(0, |entry| entry.units)
     }
 
-    /// The units of all keys that are in flight in this process.
+    /// All keys' units that are in flight in this process.
     pub(super) fn total(&self) -> u64 {
         self.shards
             .iter()
@@ -131,8 +131,8 @@ impl LocalCounts {
         self.shards.iter().all(|shard| shard.lock().is_empty())
     }
 
-    /// Changes an entry, and removes it if it is empty afterwards. Returns `None` if the key has no entry, because the
-    /// units of a request are released a second time.
+    /// Changes an entry, and removes it if it is empty afterwards. Returns `None` if the key has no entry, because a
+    /// request's units are released a second time.
     fn change<T>(&self, tag: KeyTag, change: impl FnOnce(&mut LocalEntry) -> T) -> Option<T> {
         let mut shard = self.shard(tag);
         let Slot::Occupied(mut slot) = shard.entry(tag) else { return None };

@@ -1,8 +1,8 @@
-//! [`AskingPace`]: when the first waiter of a line asks the server.
+//! [`AskingPace`]: when the first waiter in a line asks the server.
 //!
 //! A process that releases units asks before all others, so that a line which never empties would keep all units in its
-//! process. So once per [`YIELD_EVERY`], a line leaves the released units to others for the length of their longest
-//! interval: each line of another process has asked by then.
+//! process. So once per [`YIELD_EVERY`], a line leaves the released units to others for their longest interval, in
+//! which each line in another process asks.
 
 use std::time::Duration;
 
@@ -33,17 +33,17 @@ const FIRST: Duration = Duration::from_millis(10);
 /// Units that another process releases are noticed after this time at the latest.
 const LONGEST: Duration = Duration::from_millis(250);
 
-/// Often enough for a waiter of another process to be served in its `max_wait`, and rarely enough: if no other process
+/// Often enough for a waiter in another process to be served in its `max_wait`, and rarely enough: if no other process
 /// waits, one unit is idle for a twentieth of the time.
 const YIELD_EVERY: Duration = Duration::from_secs(5);
 
 impl AskingPace {
-    /// The pace of a line about which nothing is known: its first waiter asks at once.
+    /// The pace for a line about which nothing is known: its first waiter asks at once.
     pub(super) fn unknown(now: Instant) -> Self {
         Self { left: u64::MAX, next: now, interval: FIRST, yields_at: now + YIELD_EVERY, yields_until: now }
     }
 
-    /// The pace of a line whose first request was rejected, with `left` units free.
+    /// The pace for a line whose first request was rejected, with `left` units free.
     pub(super) fn rejected(left: u64, now: Instant) -> Self {
         let mut pace = Self::unknown(now);
         pace.ask(now);
@@ -51,12 +51,12 @@ impl AskingPace {
         pace
     }
 
-    /// Whether a request of this cost asks now.
+    /// Whether a request with this cost asks now.
     pub(super) fn is_due(&self, cost: u64, now: Instant) -> bool {
         cost <= self.left || self.next <= now
     }
 
-    /// Whether the first waiter should have asked for a second and for the time of a call, and has not: its runtime is
+    /// Whether the first waiter should have asked for a second and for a call's time, and has not: its runtime is
     /// blocked, or does not poll it.
     pub(super) fn is_overdue(&self, call: Duration, now: Instant) -> bool {
         self.next + OVERDUE + call <= now
@@ -121,9 +121,10 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// Counts how often a line that waits for other processes asks in each second.
+    /// A line that waits for other processes asks at most twelve times in its first second, and eight times in each
+    /// further one.
     #[test]
-    fn a_line_asks_at_most_twelve_times_in_its_first_second_and_eight_times_in_each_further_one() {
+    fn lines_ask_at_a_bounded_rate() {
         let start = Instant::now();
         let mut most = [0; 4];
         let mut least = [usize::MAX; 4];
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn units_left_by_the_last_answer_decide_on_smaller_costs() {
+    fn units_left_decide_on_smaller_costs() {
         let now = Instant::now();
         let mut pace = AskingPace::rejected(2, now);
         assert!(pace.is_due(2, now) && !pace.is_due(3, now));
@@ -163,8 +164,9 @@ mod tests {
         assert!(!pace.is_overdue(ms(50), pace.next() + ms(1_049)) && pace.is_overdue(ms(50), pace.next() + ms(1_050)));
     }
 
+    /// They grow to a quarter of a second.
     #[test]
-    fn intervals_grow_to_a_quarter_of_a_second_and_begin_anew_when_a_request_was_served() {
+    fn intervals_grow_until_a_request_is_served() {
         let now = Instant::now();
         let mut pace = AskingPace::rejected(0, now);
         for longest in [10, 20, 40, 80, 160, 250, 250] {
@@ -176,8 +178,9 @@ mod tests {
         assert!(pace.next() - now <= ms(10));
     }
 
+    /// A line leaves one in five seconds.
     #[test]
-    fn once_in_five_seconds_a_release_is_left_to_others() {
+    fn lines_leave_some_releases_to_others() {
         let start = Instant::now();
         let mut pace = AskingPace::rejected(0, start);
         let mut yielded = Vec::new();

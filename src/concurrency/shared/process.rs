@@ -1,4 +1,4 @@
-//! [`Process`]: the calls of one process to the server, and how it handles calls that fail or are cancelled.
+//! [`Process`]: one process's calls to the server, and how it handles calls that fail or are cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(super) struct Process<S> {
 
 impl<S: InFlight> Process<S> {
     pub(super) fn new(store: Arc<S>, name: &str, lease: Duration) -> Self {
-        // 52 bits, which a script reads exactly: of a thousand processes, two have the same once in 10^10 times.
+        // 52 bits, which a script reads exactly: among a thousand processes, two have the same once in 10^10 times.
         let id = identity() >> 12;
         Self {
             keys: LimiterKeys::new(store.secret(), name),
@@ -70,21 +70,21 @@ impl<S: InFlight> Process<S> {
         self.keys.tag(key)
     }
 
-    /// Returns the runtime of the caller, on which its calls are made.
+    /// Returns the caller's runtime, on which its calls are made.
     pub(super) fn runtime(&self) -> Result<Handle, LimiterError> {
         Handle::try_current().map_err(|_| self.store.gave_up(GaveUp::NoRuntime))
     }
 
-    /// Rejects a request without a call, if the units of this process alone leave no room for it. These are in flight
-    /// for certain, so no answer of the server could admit it.
+    /// Rejects a request without a call, if this process's units alone leave no room for it. These are in flight for
+    /// certain, so no answer from the server could admit it.
     pub(super) fn rejection(&self, RemoteWanted { tag, cost, limit }: RemoteWanted) -> Option<Decision> {
         let here = self.counts.units(tag);
         let is_full = cost > 0 && cost <= limit && here.saturating_add(cost) > limit;
         is_full.then(|| rejected(limit, limit.saturating_sub(here)))
     }
 
-    /// Takes units of a key, if the server has them. If this is dropped before the server has answered, the call goes
-    /// on in the background, and the units that it took are released.
+    /// Takes a key's units, if the server has them. If this is dropped before the server has answered, the call goes on
+    /// in the background, and the units that it took are released.
     pub(super) async fn take(self: &Arc<Self>, wanted: RemoteWanted) -> Result<Decision, LimiterError> {
         if let Some(rejection) = self.rejection(wanted) {
             return Ok(rejection);
@@ -177,7 +177,7 @@ impl<S: InFlight> Process<S> {
         });
     }
 
-    /// Moves the units of a key to a new field.
+    /// Moves a key's units to a new field.
     pub(super) async fn renew(self: Arc<Self>, tag: KeyTag, renewal: Renewal) {
         let under_way = OnDrop::new(|| self.end_renewal(tag, renewal, CallEnd::Unknown));
         let (key, field, limits) = (self.key(tag), self.field(renewal.number), self.limits());

@@ -21,7 +21,7 @@ pub(super) struct Renewers(Lock<Vec<(Id, Handle)>>);
 /// fails at once has seven further attempts; if calls time out, there are fewer.
 const LOOKS_PER_LEASE: u32 = 16;
 
-/// The most renewals of a runtime that are under way at a time: few compared to the calls of requests.
+/// The most renewals under way on a runtime at a time: few compared to the requests' calls.
 const AT_A_TIME: usize = 32;
 
 impl Renewers {
@@ -42,7 +42,7 @@ impl Renewers {
     }
 }
 
-/// The task of one runtime.
+/// One runtime's task.
 struct Renewer<S: InFlight> {
     process: Arc<Process<S>>,
     /// Taken when it leaves the list.
@@ -78,7 +78,7 @@ impl<S: InFlight> Renewer<S> {
         }
     }
 
-    /// Leaves the list if nothing is in flight. Decided under the lock of the list, which a request takes after it was
+    /// Leaves the list if nothing is in flight. Decided under the list's lock, which a request takes after it was
     /// counted: either this sees the request, or the request finds no task on this runtime and starts one.
     fn leaves_if_idle(&mut self) -> bool {
         let mut runtimes = self.process.renewers.0.lock();

@@ -1,4 +1,4 @@
-//! Processes over a map with the time of the test, which is paused.
+//! Processes over a map, by the test's paused time.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -28,12 +28,12 @@ use crate::values::{Ask, LimiterError, Mode, PartitionKey};
 #[derive(Default)]
 struct Values(Mutex<HashMap<String, (Vec<u8>, Timestamp)>>);
 
-/// The way of one process to the values.
+/// One process's way to the values.
 #[derive(Default)]
 struct Way {
     /// Nothing arrives, and no answer comes.
     is_cut: AtomicBool,
-    /// So many swaps are made, and their answers are lost.
+    /// This number of swaps is made, and their answers are lost.
     lost_answers: AtomicU64,
     calls: AtomicU64,
 }
@@ -59,7 +59,7 @@ fn now() -> Timestamp {
     START.with(|start| Timestamp::from_nanos(1_700_000_000_000_000_000).saturating_add(start.elapsed()))
 }
 
-/// Lets this thread count paused time, and draw from the seed of the run.
+/// Lets this thread count paused time, and draw from the run's seed.
 fn simulate() {
     seeded::set(Some(seed_of(0)));
     SIMULATED.set(Some(now));
@@ -200,16 +200,16 @@ async fn processes_never_exceed_the_limit() {
     assert_eq!(counted(&server).await, 0);
 }
 
-/// Its calls reach nobody any more, as those of a process that was killed.
+/// The process's calls reach nobody any more, as after a kill.
 #[tokio::test(start_paused = true)]
-async fn units_of_a_dead_process_return_with_its_lease() {
+async fn dead_processes_units_return_with_leases() {
     simulate();
     let server = Distant::default();
     let dies = server.other();
     let dead = limiter(&dies, 4);
     let _units = take(&dead, 3).await.unwrap();
     let held = Instant::now();
-    // Renewals keep them for as long as it lives.
+    // Renewals keep them while it lives.
     sleep(5 * LEASE).await;
     dies.way.is_cut.store(true, Ordering::Relaxed);
     let died = Instant::now();
@@ -221,7 +221,7 @@ async fn units_of_a_dead_process_return_with_its_lease() {
     assert!(died.elapsed() >= LEASE / 4 && died.elapsed() <= LEASE + Duration::from_millis(100));
 }
 
-/// A swap that was made, and whose answer is lost: of a request, of a release, of a renewal.
+/// A swap that was made, and whose answer is lost: for a request, for a release, for a renewal.
 #[tokio::test(start_paused = true)]
 async fn lost_answers_are_repaired_by_renewals() {
     simulate();
@@ -279,9 +279,9 @@ async fn rejected_requests_leave_no_entry() {
     assert!(here.process().counts.is_empty());
 }
 
-/// More requests of one process than the server can answer in their time: most fail, and none of its units is lost.
+/// One process makes more requests than the server can answer in their time: most fail, and no unit is lost.
 #[tokio::test(start_paused = true)]
-async fn a_storm_of_requests_loses_no_units() {
+async fn request_storms_lose_no_units() {
     simulate();
     let server = Distant::default();
     let [here, there] = [server.other(), server.other()].map(|process| Arc::new(limiter(&process, 2)));
@@ -310,7 +310,7 @@ async fn a_storm_of_requests_loses_no_units() {
     clients.iter().for_each(JoinHandle::abort);
 }
 
-/// Two calls to take units, one to be rejected, and none while this process has them all.
+/// Two calls to take units, one to be rejected, and no call while this process has them all.
 #[tokio::test(start_paused = true)]
 async fn a_rejection_takes_one_call() {
     simulate();
@@ -479,9 +479,9 @@ async fn a_contradiction_is_an_error() {
     }
 }
 
-/// Without the memory of the layer, the connection and a call under way.
+/// Without the memory for the layer, the connection and a call under way.
 #[test]
-fn a_waiter_takes_less_than_1200_bytes() {
+fn waiters_take_less_than_1200_bytes() {
     let process = Arc::new(Process::new(Arc::new(Distant::default()), "test", LEASE));
     let wanted = RemoteWanted { tag: process.tag(&PartitionKey::SHARED), cost: 1, limit: 1 };
     let bounds = WaitBounds::new(1);

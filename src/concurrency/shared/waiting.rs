@@ -1,4 +1,4 @@
-//! A request that waits in the line of its key, and asks the server while it is the first.
+//! A request that waits in its key's line, and asks the server while it is the first.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::store::remote::InFlight;
 use crate::values::{Decision, LimiterError};
 
 impl<S: InFlight> Process<S> {
-    /// Takes units of a key, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is that of
-    /// the key, which a change of the limiter's does not change.
+    /// Takes a key's units, and waits for them if `bounds` allow it. `is_own_limit` says whether the limit is the key's
+    /// own, which stays when the limiter's changes.
     ///
     /// A request that is dropped leaves its line, and the next waiter is the first. If it was asking the server, the
     /// call goes on in the background, and the units that it takes are released.
@@ -125,7 +125,7 @@ impl<S: InFlight> Process<S> {
 }
 
 impl RemoteWanted {
-    /// Asks under another limit from now on, unless it asks under that of its key.
+    /// Asks under another limit from now on, unless it asks under its key's own.
     fn adopt(&mut self, change: LineChange, is_own_limit: bool) -> Result<(), LimiterError> {
         if change.is_closed {
             return Err(closed());

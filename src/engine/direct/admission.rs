@@ -10,9 +10,9 @@ use crate::values::RequestEnd;
 
 /// An admitted subject. It holds the units of [limits in flight](crate::Concurrency) until it is over.
 ///
-/// Call [`finish`](Self::finish), [`finish_with`](Self::finish_with) or [`fail`](Self::fail) when it was processed.
-/// Dropped, it was abandoned, as a request whose client has disconnected: units are released, and charges stay. Costs
-/// that were reported are settled in each case.
+/// Call [`finish`](Self::finish), [`finish_with`](Self::finish_with) or [`fail`](Self::fail) when it was processed. If
+/// you drop it, it counts as abandoned, like a request whose client has disconnected: units are released, and charges
+/// stay. Costs that were reported are settled in each case.
 #[must_use = "dropped, it releases the units that it holds"]
 pub struct Admission<D: Translate> {
     admitted: Admitted<D>,
@@ -38,7 +38,7 @@ impl<D: Translate> Admission<D> {
         admitted
     }
 
-    /// The decisions of the policies. Of the policies of a layer, only if it [adds the
+    /// The policies' decisions. A layer has them only if it [adds the
     /// verdict](crate::layer::RateLimitLayerBuilder::verdict).
     #[must_use]
     pub const fn verdict(&self) -> Option<&Verdict> {
@@ -53,7 +53,7 @@ impl<D: Translate> Admission<D> {
         verdict
     }
 
-    /// Whether it holds units, or its charges depend on its outcome. If not, it makes no difference how it ends.
+    /// Whether it holds units, or its charges depend on its outcome. If not, it does not matter how it ends.
     #[must_use]
     pub const fn awaits_end(&self) -> bool {
         !matches!(self.admitted, Admitted::Known { .. })
@@ -75,7 +75,7 @@ impl<D: Translate> Admission<D> {
     ///
     /// # Errors
     ///
-    /// If no policy of this name awaits a report.
+    /// If no policy with this name awaits a report.
     pub fn settle(&self, policy: &str, cost: u64) -> Result<(), SettleError> {
         match &self.settlement {
             Some(settlement) => settlement.settle(policy, cost),
@@ -83,17 +83,17 @@ impl<D: Translate> Admission<D> {
         }
     }
 
-    /// Ends it: it was processed. Charges that depend on its outcome stay.
+    /// Ends it after it was processed. Charges that depend on its outcome stay.
     pub fn finish(self) {
         self.end(None, RequestEnd::Served);
     }
 
-    /// Ends it: it was processed, with this outcome, which [decides](crate::Policy::charge_when) what is charged.
+    /// Ends it after it was processed with this outcome, which [decides](crate::Policy::charge_when) on its charges.
     pub fn finish_with(self, outcome: &D::Outcome<'_>) {
         self.end(Some(outcome), RequestEnd::Served);
     }
 
-    /// Ends it: it could not be processed. Charges stay, and an [`Overload`](crate::Overload) learns of it.
+    /// Ends it because it could not be processed. Charges stay, and an [`Overload`](crate::Overload) learns of it.
     pub fn fail(self) {
         self.end(None, RequestEnd::Failed);
     }

@@ -1,4 +1,4 @@
-//! [`LimitsBuilder`]: the settings of policies without a layer.
+//! [`LimitsBuilder`]: settings for policies without a layer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -42,11 +42,11 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
         self.try_build().unwrap_or_else(|error| panic!("{error}"))
     }
 
-    /// Puts the policies in force, or returns an error: for policies that are read at run time.
+    /// Puts the policies in force, or returns an error. Use this for policies that are read at run time.
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, or if the options of a policy are invalid.
+    /// If there is no policy, if two have the same name, or if a policy's options are invalid.
     pub fn try_build(self) -> Result<Limits<T, O>, PolicyError> {
         let Self { policies, settings } = self;
         let layer = LayerState::new(Enforceable::new(policies)?, settings);
@@ -54,28 +54,29 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
         Ok(LimitsHandle::of(layer))
     }
 
-    /// Sets the label `route` of all metrics and the same field of log events: a name for these limits, such as `chat`.
-    /// [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets with the
-    /// same name are counted together. Do not use values that clients choose: each value makes new series.
+    /// Sets the label `route` on all metrics and the same field in log events, as a name for these limits, such as
+    /// `chat`. [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets
+    /// with the same name are counted together. Do not use values that clients choose, because each value makes new
+    /// series.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self
     }
 
-    /// Calls `hook` with each [event](Event) of these policies, as
+    /// Calls `hook` with each [event](Event) from these policies, as
     /// [`RateLimitLayerBuilder::on_transition`](crate::layer::RateLimitLayerBuilder::on_transition) describes.
     pub fn on_transition(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.settings.hook = Some(Hook::new(hook));
         self
     }
 
-    /// Reads the [marks](crate::key::Mark) of a value. A policy is then skipped for values without the
-    /// [marks of its extractor](crate::key::KeyExtractor::marks), at no cost: if two of a thousand policies concern a
-    /// value, it costs as much as two. Unless set, all policies are asked.
+    /// Reads a value's [marks](crate::key::Mark). A policy is then skipped for values without its [extractor's
+    /// marks](crate::key::KeyExtractor::marks), at no cost: if two policies in a thousand concern a value, the value
+    /// costs the same as with two. Unless set, all policies are asked.
     ///
-    /// The extractor must [have several keys](crate::key::KeyExtractor::has_several), which may be none: others are
-    /// asked about each value. A value with too few marks passes the policies that it does not name, so keep a policy
-    /// without marks for all values.
+    /// The extractor must [have several keys](crate::key::KeyExtractor::has_several), which may be an empty list. Other
+    /// extractors are asked about each value. A value with too few marks passes the policies that it does not name, so
+    /// keep a policy without marks for all values.
     ///
     /// ```
     /// use tower_sluice::direct::{Limits, On};

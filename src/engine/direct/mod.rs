@@ -1,4 +1,4 @@
-//! Decisions without a layer: for messages, jobs, and whatever else is no HTTP request.
+//! Decisions without a layer, for messages, jobs, and anything else that is not an HTTP request.
 
 mod admission;
 mod builder;
@@ -26,8 +26,8 @@ use super::translate::{Reading, Translate};
 use crate::limiter::IntoLimiter;
 use crate::values::PartitionKey;
 
-/// Policies that decide on values of type `T`: messages of a WebSocket, jobs of a queue, commands of a protocol. `O` is
-/// what is known of them once they were processed.
+/// Policies that decide on values of type `T`, such as WebSocket messages, queued jobs, or protocol commands. `O` is
+/// the outcome, which is known once a value was processed.
 ///
 /// ```
 /// use tower_sluice::direct::Limits;
@@ -55,30 +55,29 @@ use crate::values::PartitionKey;
 /// # }
 /// ```
 ///
-/// As in a [layer](crate::RateLimitLayer), a value is charged to all policies or to none, and there are alternatives,
-/// [bans](crate::Policy::penalty), debts, shadows, offenders, metrics, and all calls of a [`LimitsHandle`], such as
-/// [`replace`](LimitsHandle::replace). The settings are those of [`builder`](LimitsHandle::builder). Without a layer
-/// there are no snapshots and no free retries. All policies of a set are for the same `T` and `O`.
+/// As in a [layer](crate::RateLimitLayer), a value is charged to all policies or to no policy, and there are
+/// alternatives, [bans](crate::Policy::penalty), debts, shadows, offenders, metrics, and all [`LimitsHandle`] calls,
+/// such as [`replace`](LimitsHandle::replace). [`builder`](LimitsHandle::builder) has the settings. Without a layer
+/// there are no snapshots and no free retries. All policies in a set are for the same `T` and `O`.
 pub type Limits<T, O = ()> = LimitsHandle<On<T, O>>;
 
 impl<T: 'static> Policy<On<T>> {
-    /// Makes a policy that decides on values of type `T`: see [`Limits`]. Otherwise as
-    /// [`Policy::new`].
+    /// Makes a policy that decides on values of type `T`, for [`Limits`]. It works like [`Policy::new`].
     pub fn on(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         Self::make(name, limiter)
     }
 }
 
 impl<T: 'static, O: 'static> Policy<On<T, O>> {
-    /// Makes a policy that decides on values of type `T`, and learns what became of them, for
+    /// Makes a policy that decides on values of type `T`, and learns their outcomes, for
     /// [`charge_when`](Self::charge_when) and [`cost_after`](Self::cost_after).
     pub fn with_outcome(name: impl Into<Arc<str>>, limiter: impl IntoLimiter) -> Self {
         Self::make(name, limiter)
     }
 
-    /// Sets the key: values with the same key share a budget. If the closure returns a number, an address or a text,
-    /// operators write the key so; of a `PartitionKey` they see the bytes. An empty text is the key that all share,
-    /// which is never [banned](Self::penalty). For values of which some have no key, add [`when`](Self::when).
+    /// Sets the key, so that values with the same key share a budget. If the closure returns a number, an address or a
+    /// text, operators write the key so. For a `PartitionKey`, they see the bytes. An empty text is the key that all
+    /// share, which is never [banned](Self::penalty). If some values do not have a key, add [`when`](Self::when).
     pub fn key_by<K: Into<PartitionKey> + 'static>(self, key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
         self.key(KeyBy(key))
     }
@@ -126,33 +125,34 @@ impl<T: 'static, O: 'static> LimitsHandle<On<T, O>> {
         Self::builder(policies).try_build()
     }
 
-    /// Puts policies in force with settings: a name in metrics, a hook for events.
+    /// Puts policies in force with settings, such as a name in metrics, or a hook for events.
     pub fn builder(policies: impl IntoPolicies<On<T, O>>) -> LimitsBuilder<T, O> {
         LimitsBuilder::new(policies)
     }
 }
 
 impl<D: Decide> LimitsHandle<D> {
-    /// Decides on a subject, and charges it. The decision is made by this call, unless the subject has to wait for a
-    /// server or its turn in a queue; then the future waits, within a Tokio runtime. Dropped meanwhile, it leaves the
-    /// queue, and charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
+    /// Decides on a subject, and charges it. This call makes the decision, unless the subject has to wait for a server
+    /// or its turn in a queue. In that case the future waits, within a Tokio runtime. If you drop it meanwhile, the
+    /// subject leaves the queue, and charges stay, except for estimates that are
+    /// [settled](crate::Policy::settle_by_handler).
     ///
-    /// For a policy of HTTP requests, the subject is the head of a request that no layer sees, such as the one that
-    /// opened a WebSocket, or one of a proxy that asks. Settings of the layer that concern responses do not apply:
+    /// For HTTP policies, the subject is the head of a request that no layer sees, such as one that opened a WebSocket,
+    /// or one that a proxy asks about. The layer's settings for responses do not apply, but
     /// [`answer`](LimitsHandle::answer) has these, too. A
     /// [preflight](crate::layer::RateLimitLayerBuilder::exempt_preflights) is assumed to have no body.
     ///
     /// # Errors
     ///
-    /// If a policy rejects the subject, if it lacks a key, or if a limiter fails and its policy fails closed. Then
-    /// nothing is charged.
+    /// If a policy rejects the subject, if it lacks a key, or if a limiter fails and its policy fails closed. Nothing
+    /// is charged in these cases.
     pub fn decide(&self, subject: &D::Subject<'_>) -> Deciding<D> {
         let layer = self.layer();
         let in_force = layer.load();
         let reject = |decided: Reading<'_>| reject_plain(layer, &in_force, decided, subject, Evaluation::Rejected);
         let evaluation = match D::REPLIES {
             _ if D::exempts(layer, &in_force, subject) => Evaluation::Admitted(admit_exempt(layer, &in_force)),
-            // The path of a single policy whose requests hold units may reply. A transaction does not.
+            // The fast path for a single policy whose requests hold units may reply. A transaction does not.
             true if !in_force.is_plain() => (layer.longer_path().transaction)(layer, &in_force, subject),
             _ => evaluate(layer, &in_force, subject, reject),
         };
@@ -180,8 +180,8 @@ enum State<D: Translate> {
 }
 
 impl<D: Decide> Deciding<D> {
-    /// Returns the decision if nothing has to be waited for. Otherwise `None`, and the subject leaves the queue;
-    /// charges of other policies stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
+    /// Returns the decision if it does not have to wait. Otherwise returns `None`, and the subject leaves the queue.
+    /// Other policies' charges stay, except for estimates that are [settled](crate::Policy::settle_by_handler).
     #[must_use = "a rejected subject must not be processed"]
     pub fn at_once(self) -> Option<Decided<D>> {
         match self.0 {
@@ -190,7 +190,7 @@ impl<D: Decide> Deciding<D> {
         }
     }
 
-    /// Whether the decision has to be waited for. If not, [`at_once`](Self::at_once) returns it.
+    /// Whether the decision has to wait. If not, [`at_once`](Self::at_once) returns it.
     #[must_use]
     pub const fn is_waiting(&self) -> bool {
         matches!(self.0, State::Waiting(_))

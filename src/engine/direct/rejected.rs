@@ -15,7 +15,7 @@ use crate::values::time::seconds_ceil;
 #[derive(Clone, Debug)]
 pub struct Rejected {
     pub(crate) reason: Reason,
-    /// Whether only values of others would have to be fewer: all values share the key.
+    /// Whether others' values caused the rejection, because all values share the key.
     pub(crate) is_due_to_others: bool,
     pub(crate) retry_after: Option<Duration>,
     pub(crate) may_retry: bool,
@@ -24,7 +24,7 @@ pub struct Rejected {
     pub(crate) problem: Option<Problem>,
 }
 
-/// Why a value is rejected that no policy rejects.
+/// Why a value is rejected if no policy has rejected it.
 #[derive(Clone, Debug)]
 pub(crate) enum Problem {
     NoKey(KeyError),
@@ -38,23 +38,24 @@ impl Rejected {
         self.reason
     }
 
-    /// The time after which it is admitted, unless others of its key are charged meanwhile. Exact, but for policies on
-    /// servers, and for charges that [are settled later](crate::Policy::settle_by_handler): one second while they are.
-    /// `None` if no time helps, or if the time is not known; [`may_retry`](Self::may_retry) tells the two apart.
+    /// The time after which it is admitted, unless others with its key are charged meanwhile. Exact, except for
+    /// policies on servers, and while charges [are settled later](crate::Policy::settle_by_handler), when it is one
+    /// second. `None` if no time helps, or if the time is not known. [`may_retry`](Self::may_retry) distinguishes the
+    /// two.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// Whether the value may be admitted later: after [`retry_after`](Self::retry_after), or at a time that is not
-    /// known, such as when another one is over. `false` if the value costs more than is ever admitted at once, if its
-    /// quota is suspended, if it has no key, or if its queue was [closed](crate::LimitsHandle::close).
+    /// Whether the value may be admitted later, after [`retry_after`](Self::retry_after), or at an unknown time, such
+    /// as when another value is over. `false` if the value costs more than is ever admitted at once, if its quota is
+    /// suspended, if it does not have a key, or if its queue was [closed](crate::LimitsHandle::close).
     #[must_use]
     pub const fn may_retry(&self) -> bool {
         self.may_retry
     }
 
-    /// The decisions of the policies.
+    /// The policies' decisions.
     #[must_use]
     pub const fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -85,7 +86,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// For people: a wait of whole seconds, or of whole milliseconds below one second, and of one at least.
+/// Rounds a wait up for people, to whole seconds, or below one second to whole milliseconds, with one at least.
 fn rounded_up(wait: Duration) -> Duration {
     match wait.as_secs() {
         0 => Duration::from_millis(wait.subsec_nanos().div_ceil(1_000_000).max(1).into()),

@@ -1,4 +1,4 @@
-//! Translates the engine's decisions on values: to an admission, or the reason for a rejection.
+//! Translates the engine's decisions on values into admissions and rejections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(crate) struct Settings<T> {
     marks: Option<Box<ReadMarks<T>>>,
 }
 
-/// Reads the marks of a value.
+/// Reads a value's marks.
 type ReadMarks<T> = dyn Fn(&T) -> &Marks + Send + Sync;
 
 impl<T> Settings<T> {
@@ -31,7 +31,7 @@ impl<T> Settings<T> {
     }
 }
 
-/// By hand, since a derived one would ask for `T: Default`.
+/// By hand, because a derived `Default` would require `T: Default`.
 impl<T> Default for Settings<T> {
     fn default() -> Self {
         Self { marks: None }
@@ -50,7 +50,7 @@ impl Drop for HeldValue {
     }
 }
 
-/// How a value is over, once that is known.
+/// How a value has ended, once that is known.
 pub(crate) struct ValueEnd(RequestEnd);
 
 impl Default for ValueEnd {

@@ -1,10 +1,10 @@
-//! Transactions of policies between which there is a choice: a [formula](Formula) says which of them have to admit the
-//! request.
+//! Transactions over policies with alternatives: a [formula](Formula) says which policies have to admit the request.
 //!
-//! It is asked before each charge, with what is known by then: who rejects the request has no room, and everybody else
-//! may have. So it chooses the first alternatives that may have room. Charges that it no longer chooses are refunded:
-//! a member whose partner turned out to have no room. It never chooses those again, since a choice only ever moves on
-//! to a later alternative: each answer rejects a member, or charges one, so that this ends.
+//! Before each charge, the formula chooses the first alternatives that may have room: a policy that has rejected the
+//! request has no room, and every other may have. After a rejection it chooses again, and charges it no longer needs
+//! are refunded (for example, if a member's partner has no room). This terminates, because each answer charges or
+//! rejects a member, and a choice only ever moves on to a later alternative, so a discarded member cannot be chosen
+//! again.
 
 use std::cmp::Reverse;
 
@@ -15,14 +15,14 @@ use super::transaction::{Cause, PendingMembers, Transaction};
 use crate::engine::policy::Policy;
 use crate::values::{Formula, MemberAnswers, MemberDecision, Rest, Room};
 
-/// Which policies are to be charged, by what they have said so far. It is kept between the steps of a request, so that
-/// no step searches the entries for each policy, and only a rejection makes the formula choose again.
+/// The policies to charge, given their answers so far. A transaction keeps this between its steps, so that no step
+/// searches the entries for each policy, and only a rejection makes the formula choose again.
 pub(super) struct Choice {
-    /// What each policy says.
+    /// Whether each policy has room, by its index.
     rooms: Vec<Room>,
-    /// The chosen policies, in the order of their indices. Without a choice, none.
+    /// The chosen policies, sorted by index. Empty if the formula has no choice left.
     chosen: Vec<usize>,
-    /// Whether `chosen` is what the formula chooses. Only a rejection changes that.
+    /// Whether `chosen` is up to date. Only a rejection makes it stale.
     is_current: bool,
 }
 
@@ -36,7 +36,7 @@ impl Choice {
         Self { rooms, chosen: Vec::new(), is_current: false }
     }
 
-    /// Chooses anew, if a policy has rejected the request since the last choice. Returns whether there is a choice.
+    /// Makes the formula choose. Returns whether there is a choice.
     fn update(&mut self, formula: &Formula) -> bool {
         self.chosen.clear();
         self.is_current = formula.choose(&|policy| self.rooms[policy], &mut self.chosen) != Room::None;
@@ -57,14 +57,14 @@ impl Choice {
     }
 }
 
-/// The index of the entry of a policy. With alternatives, each policy has one entry at most, in the order of their
-/// indices.
+/// The index of a policy's entry. With alternatives, each policy has one entry at most, and the entries are sorted by
+/// policy.
 fn position_of(entries: &[PolicyEntry], policy: usize) -> Option<usize> {
     entries.binary_search_by_key(&policy, |entry| entry.policy as usize).ok()
 }
 
-/// What a policy says about a request, if an entry has no room that `lacks_room`. A policy that does not apply has no
-/// say, and neither has a shadow.
+/// Whether a policy has room for a request, where an entry that `lacks_room` has none. Shadows and policies that do not
+/// apply have no say.
 fn room_unless<D: Decide>(
     policies: &[Policy<D>],
     entries: &[PolicyEntry],
@@ -80,8 +80,8 @@ fn room_unless<D: Decide>(
 }
 
 impl Transaction {
-    /// [Prechecks](Self::precheck) the entries that the formula chooses, until it chooses no others. Returns `false` if
-    /// it has no choice left.
+    /// [Prechecks](Self::precheck) the entries that the formula chooses, until its choice stays the same. Returns
+    /// `false` if it has no choice left.
     pub(super) fn precheck_members<D: Decide>(&mut self, scope: Scope<'_, D>, formula: &Formula) -> bool {
         let policies = &*scope.in_force.policies;
         for entry in &mut self.entries {
@@ -94,7 +94,7 @@ impl Transaction {
         let mut choice = Box::new(Choice::of(policies, &self.entries));
         let mut is_peeked_at = vec![false; self.entries.len()];
         while choice.update(formula) {
-            // Nothing has to be refunded if the charge of the first one is rejected.
+            // If the first charge is rejected, nothing has to be refunded, so the first entry is not peeked at.
             let mut without_room = None;
             for policy in choice.chosen.iter().skip(1) {
                 let Some(index) = position_of(&self.entries, *policy) else { continue };
@@ -116,8 +116,8 @@ impl Transaction {
         false
     }
 
-    /// Makes `next` the entry to charge next: one that the formula chooses, and after these a shadow. At the end, only
-    /// entries that have decided are left.
+    /// Makes `next` the entry to charge next: first the entries that the formula chooses, then shadows. After the last
+    /// one, entries that have not decided are removed.
     ///
     /// # Errors
     ///
@@ -139,7 +139,7 @@ impl Transaction {
             entry.progress = Progress::Uncharged;
         }
         let is_left = |entry: &PolicyEntry| entry.progress == Progress::Uncharged;
-        // All before `next` are decided, unless others were chosen.
+        // All entries before `next` are decided, unless the formula has made a new choice.
         let from = if is_new { 0 } else { self.next.min(self.entries.len()) };
         let next = self.entries[from..].iter().position(|entry| is_left(entry) && is_chosen(entry));
         let next = next.map(|index| from + index);
@@ -152,7 +152,7 @@ impl Transaction {
                 self.entries.retain(|entry| entry.progress != Progress::Uncharged);
                 for entry in self.entries.iter_mut().filter(|entry| entry.progress == Progress::Rejected) {
                     entry.progress = Progress::PassedOver;
-                    // Its idempotency key, and its charge to a debt.
+                    // Drops its idempotency key, and its charge to a debt.
                     entry.stake = None;
                 }
                 self.entries.len()
@@ -161,10 +161,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// The reason why no choice is left. It is a failure if the request could pass had no limiter failed.
+    /// The reason why no choice is left. If the request might have passed had no limiter failed, that is the failure.
     fn cause<D: Decide>(&mut self, scope: Scope<'_, D>, formula: &Formula) -> Cause {
         let Some((index, error)) = self.failure.take() else { return Cause::Rejected };
-        // A member that failed has made no decision.
+        // A failed member has not made a decision.
         let rejects = |entry: &PolicyEntry| entry.progress == Progress::Rejected && entry.decision.is_some();
         let with_luck = |policy| room_unless(&scope.in_force.policies, &self.entries, policy, rejects);
         if formula.room(&with_luck) == Room::None {
@@ -187,8 +187,8 @@ impl Transaction {
         }
     }
 
-    /// Charges the next entry in one call with others of the same store, if there is a choice between them, or if all
-    /// of them are charged. Returns their indices.
+    /// Charges the next entry in one call with others in the same store, if the store can choose between them, or if
+    /// all are charged. Returns their indices.
     pub(super) fn charge_members<D: Decide>(&self, scope: Scope<'_, D>) -> Option<(Vec<usize>, PendingMembers)> {
         let formula = scope.in_force.formula.as_ref()?;
         let choice = self.choice.as_ref()?;
@@ -200,8 +200,8 @@ impl Transaction {
                 claims.extend(claim.map(|claim| (index, claim)));
             }
         }
-        // Entries outside of the call are known if they were chosen, or reject the request. Others might have room, and
-        // would go before later alternatives.
+        // Entries outside the call are known if they were chosen, or reject the request. All others might have room,
+        // and would go before later alternatives.
         let mut is_member = vec![false; choice.rooms.len()];
         claims.iter().for_each(|(index, _)| is_member[self.entries[*index].policy as usize] = true);
         let rest = formula.rest(&|policy| match choice.rooms[policy] {
@@ -221,7 +221,7 @@ impl Transaction {
         Some((members, first.decide_by(claims, rest)))
     }
 
-    /// Records the answers of one call to the entries with the indices `members`.
+    /// Records the answers from one call to the entries with the indices `members`.
     pub(super) fn set_member_answers<D: Decide>(
         &mut self,
         scope: Scope<'_, D>,
@@ -248,8 +248,8 @@ impl Transaction {
 }
 
 impl<D: Decide> Scope<'_, D> {
-    /// The greatest measure of the entries that reject a request, as far as alternatives do not make up for them: of
-    /// alternatives, that of the least. Of equal ones, that of the first entry.
+    /// Combines a measure over the entries that reject a request: the greatest among policies that all have to admit
+    /// it, and the least among alternatives. Ties: the first entry.
     pub(super) fn greatest<M: Ord>(
         self,
         entries: &[PolicyEntry],
@@ -276,7 +276,7 @@ impl<D: Decide> Scope<'_, D> {
         let Some(formula) = &self.in_force.formula else { return };
         let policies = &*self.in_force.policies;
         for entry in entries.iter_mut().filter(|entry| entry.progress == Progress::PassedOver) {
-            // Its alternative may have been found to have no room when the wait is over.
+            // When the wait is over, its alternative may have turned out to have no room.
             entry.progress = Progress::Rejected;
         }
         let mut lacking: Vec<usize> = Vec::new();

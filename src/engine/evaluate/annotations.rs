@@ -1,4 +1,4 @@
-//! Reports the decisions on a subject: what the domain makes of the readings, and the verdict.
+//! Reports the decisions on a subject: the domain's fields, made from readings, and the verdict.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::engine::translate::Reading;
 use crate::engine::verdict::{PolicyVerdict, Verdict};
 
 impl<D: Decide> Scope<'_, D> {
-    /// Reports the decisions of the policies of a [plain](crate::engine::reload::InForce::is_plain) layer.
+    /// Reports the decisions in a [plain](crate::engine::reload::InForce::is_plain) layer.
     #[inline]
     pub(super) fn plain_fields<'a>(self, decided: impl Iterator<Item = Reading<'a>> + Clone) -> D::Fields {
         D::fields(&self.in_force.prepared, decided)
@@ -23,7 +23,7 @@ impl<D: Decide> Scope<'_, D> {
         Verdict::new(decided.map(|it| PolicyVerdict::new(&policies[it.policy], *it.decision, false)))
     }
 
-    /// The annotations of a request that the policies of a plain layer have admitted at once.
+    /// The annotations for a request that a plain layer's policies have admitted at once.
     #[inline]
     pub(super) fn annotate_plain<'a>(self, decided: impl Iterator<Item = Reading<'a>> + Clone) -> Admitted<D> {
         let rare = if self.layer.settings.adds_verdict { self.plain_rare(decided.clone()) } else { None };
@@ -43,7 +43,7 @@ impl<D: Decide> Scope<'_, D> {
         Rare::new(None, Some(self.plain_verdict(decided)))
     }
 
-    /// The annotations of a request that no policy has decided on.
+    /// The annotations for a request that no policy has decided on.
     #[cold]
     pub(super) fn annotate_undecided(self) -> Admitted<D> {
         Admitted::Known { fields: D::Fields::default(), rare: Rare::new(None, self.verdict(&[])) }
@@ -54,7 +54,7 @@ impl<D: Decide> Scope<'_, D> {
         self.layer.settings.adds_verdict.then(|| verdict_of(&self.in_force.policies, entries))
     }
 
-    /// The annotations of a request with these entries.
+    /// The annotations for a request with these entries.
     pub(super) fn annotate(self, entries: &[PolicyEntry], verdict: Option<Verdict>) -> Admitted<D> {
         Admitted::Known { fields: self.fields(entries), rare: Rare::new(self.waited(entries), verdict) }
     }
@@ -74,10 +74,10 @@ fn reading_of(entry: &PolicyEntry) -> Option<Reading<'_>> {
     Some(Reading { policy: entry.policy as usize, key: &entry.key, quota: entry.quota, decision })
 }
 
-/// The sum of the times in all queues, if the request has waited. A request that waited in one queue may have been
-/// rejected by the next.
+/// The total time in all queues, if the request has waited. A request that waited in one queue may have been rejected
+/// by the next.
 fn total_wait<D: Decide>(policies: &[Policy<D>], entries: &[PolicyEntry]) -> Option<Duration> {
-    // Shadows delay no request, and a preview has the time that a request would wait.
+    // Shadows do not delay requests, and a preview has the time that a request would wait.
     let has_waited = |entry: &&PolicyEntry| !entry.is_preview && !entry.policy_of(policies).shadow;
     let admissions = entries.iter().filter(has_waited).filter_map(PolicyEntry::admission);
     let total = admissions.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));

@@ -1,4 +1,4 @@
-//! Entries: the policies' parts of one request.
+//! Entries: one policy's part in one request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::limiter::hold::Hold;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Answer, Ask, Claim, Decision, Exception, Mode, Now, PartitionKey, Quota, Receipt, Retry};
 
-/// A policy's part of one request: the key, the cost, and the decision of the limiter.
+/// A policy's part in one request: the key, the cost, and the limiter's decision.
 pub(super) struct PolicyEntry {
     pub(super) key: PartitionKey,
     /// The key's ban, if it is banned.
@@ -22,57 +22,58 @@ pub(super) struct PolicyEntry {
     /// The policy's index.
     pub(super) policy: u32,
     pub(super) cost: u64,
-    /// The quota of the key, which is looked up once, unless the policy's quota applies.
+    /// The key's own quota, looked up once. `None` if the policy's quota applies.
     pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
-    /// Whether the charge awaits its settlement by the response.
+    /// Whether the response will settle the charge.
     pub(super) is_open: bool,
-    /// Whether the decision was peeked at, so that nothing was charged.
+    /// Whether the decision comes from a peek, so that nothing was charged.
     pub(super) is_preview: bool,
-    /// `Charge`; `Peek` if the request only looks whether its cost fits; or `UpTo` if its cost was spent already.
+    /// `Charge`, or `Peek` if the request only checks whether its cost fits, or `UpTo` if its cost was spent already.
     pub(super) mode: Mode,
     pub(super) progress: Progress,
-    /// The greatest share of the limit that the charge has crossed, if the policy reports crossings.
+    /// The greatest share that the charge has crossed, if the policy reports crossings.
     pub(super) crossed: Option<Share>,
-    /// Boxed, since few entries have a stake.
+    /// Boxed because few entries have a stake.
     pub(super) stake: Option<Box<Stake>>,
 }
 
 /// How far an entry has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It was not charged so far, or its charge was refunded.
+    /// Not charged yet, or the charge was refunded.
     #[default]
     Uncharged,
-    /// It was charged. Or it is a shadow, and was rejected.
+    /// Charged, or rejected by a shadow.
     Charged,
-    /// It passes without a charge: its key is allowed by hand, or its limiter fails and the policy fails open.
+    /// Passes without a charge, because its key is allowed by hand, or because its limiter fails and the policy fails
+    /// open.
     Exempt,
-    /// Its policy has no room, or cannot decide and fails closed.
+    /// The policy has no room, or cannot decide and fails closed.
     Rejected,
-    /// Likewise, and an alternative was charged.
+    /// [`Rejected`](Self::Rejected), but an alternative was charged.
     PassedOver,
 }
 
-/// The parts of an entry of an [open-ended](Policy::is_open_ended) policy beside its charge. Parts that are left when
-/// it is dropped are released, or taken back.
+/// The parts beside its charge that an entry has if the policy is [open-ended](Policy::is_open_ended). Dropping it
+/// releases, or takes back, the parts that are left.
 #[derive(Default)]
 pub(super) struct Stake {
-    /// The units of the policy's limiter that the request holds, from its admission on.
+    /// The limiter's units that the request holds, from its admission on.
     hold: Option<Hold>,
-    /// The charge to the debt of the request's key; the time that the request has to wait, if the key owes too much.
+    /// The charge to the key's debt, or the time that the request has to wait if the key owes too much.
     debt: Option<Result<DebtCharge, Duration>>,
-    /// Present if the request has an idempotency key, and the policy charges a request and its retries once.
+    /// Present if the request has an idempotency key, and the policy charges a request once with all its retries.
     attempt: Option<Attempt>,
-    /// The precedence among the requests that wait in a limiter that sheds, unless it is the usual one.
+    /// The precedence among requests that wait in a limiter that sheds, unless it is the usual one.
     precedence: Option<Precedence>,
 }
 
-/// Two entries are stored inline: a short limit and a long one, or one per client and one for all.
+/// Two entries are stored inline, for example for a short and a long limit, or for one per client and one for all.
 pub(super) type Entries = SmallVec<[PolicyEntry; 2]>;
 
-/// The parts of an [`Ask`] that all entries of a request share.
+/// The parts that a request's entries share in each [`Ask`].
 #[derive(Default)]
 pub(super) struct AskContext {
     pub(super) now: Now,
@@ -80,7 +81,7 @@ pub(super) struct AskContext {
     pub(super) patience: Option<Duration>,
 }
 
-/// The reason why a policy makes no entry for a request.
+/// The reason why a policy does not make an entry for a request.
 pub(super) enum NoKey<R> {
     /// The policy does not apply.
     Skipped,
@@ -119,7 +120,7 @@ pub(super) fn note_skipped<D: Decide>(policy: &Policy<D>) {
     policy.note(Fate::Skipped, None, None);
 }
 
-/// The key in place of the key that a request lacks, if the policy's [`MissingKey`] provides one.
+/// The key in place of the missing one, if the policy's [`MissingKey`] provides one.
 #[cold]
 pub(super) fn without_key<D: Decide>(
     policy: &Policy<D>,
@@ -173,13 +174,13 @@ impl PolicyEntry {
         Self { stake, ..Self::new(policy, key, cost, quota) }
     }
 
-    /// The entry of a key that is allowed by hand.
+    /// The entry for a key that is allowed by hand.
     pub(super) fn allowed_by_hand(policy: u32, key: PartitionKey) -> Self {
         Self { progress: Progress::Exempt, ..Self::new(policy, key, 0, None) }
     }
 
-    /// The entry of a request to an [open-ended](Policy::is_open_ended) policy. A retry that is known to be free
-    /// before its limiter decides costs nothing.
+    /// The entry for a request to an [open-ended](Policy::is_open_ended) policy. A retry costs nothing if it is known
+    /// to be free before the limiter decides.
     #[cold]
     #[inline(never)]
     pub(super) fn open_ended<D: Decide>(
@@ -215,7 +216,7 @@ impl PolicyEntry {
         }
     }
 
-    /// The part of the entry in a call for several, if it can be in one.
+    /// The entry's part in a call for several entries, if it can be in one.
     pub(super) fn claim<D: Decide>(&self, scope: Scope<'_, D>, context: &AskContext) -> Option<Box<dyn Claim>> {
         let policy = scope.policy(self);
         if policy.shadow || self.fell_back || self.may_be_free() || self.mode != Mode::Charge {
@@ -238,26 +239,27 @@ impl PolicyEntry {
         }
     }
 
-    /// Records an admission that is never refunded: a peek has charged nothing, and a cost that was spent already
-    /// stays.
+    /// Records an admission that is never refunded, because a peek has charged nothing, and a cost that was spent
+    /// already stays.
     #[cold]
     fn keep<D: Decide>(&mut self, policy: &Policy<D>) {
         self.is_preview = true;
         if self.mode == Mode::Peek {
             self.uncharge(policy);
-            // A rejection of the request adds the cost back to what is left, and a peek has charged nothing.
+            // If the request is rejected, its cost is added back to the remaining units, but a peek has charged
+            // nothing.
             self.cost = 0;
         }
     }
 
-    /// Records that the limiter of an [open-ended](Policy::is_open_ended) policy has admitted the request: from now
-    /// on the request holds its units, and its charge to the debt of its key stays.
+    /// Records that an [open-ended](Policy::is_open_ended) policy's limiter has admitted the request: from now on the
+    /// request holds its units, and its charge to the key's debt stays.
     #[cold]
     fn begin<D: Decide>(&mut self, policy: &Policy<D>, admission: &Decision) {
         if policy.description.holds() {
             let mut hold = Hold::new(Arc::clone(&policy.limiter), &self.key, admission, self.cost);
-            // Until all policies admit the request. If one rejects it, or it is cancelled while it waits for one, the
-            // request was never served.
+            // This end applies until all policies admit the request: if one rejects it, or it is cancelled while it
+            // waits for one, it was never served.
             hold.end_as(None);
             self.stake.get_or_insert_default().hold = Some(hold);
         }
@@ -275,7 +277,8 @@ impl PolicyEntry {
         }
     }
 
-    /// Makes this the entry of a free retry, which costs nothing: its limiter has charged the budget of free retries.
+    /// Makes this the entry for a free retry, which costs nothing because the limiter has charged the budget for free
+    /// retries.
     fn make_free(&mut self, admission: &Decision) {
         let cost = std::mem::take(&mut self.cost);
         if let Some(attempt) = self.attempt_mut() {
@@ -284,9 +287,8 @@ impl PolicyEntry {
         self.decision = Some(admission.with_receipt(Receipt::NONE));
     }
 
-    /// Takes back the parts of the charge beside the limiter's units: units that the request holds are released, and
-    /// its charge to the key's debt ends with the entry. Returns whether the request held units, so that nothing is
-    /// left to refund.
+    /// Takes back the charge, except for units to refund: releases the units that the request holds, and ends its
+    /// charge to the key's debt. Returns whether the request held units, in which case nothing is left to refund.
     pub(super) fn undo(&mut self) -> bool {
         if let Some(Ok(debt)) = self.debt_mut() {
             debt.take_back();
@@ -307,18 +309,18 @@ impl PolicyEntry {
         self.stake.as_mut()?.attempt.as_mut()
     }
 
-    /// The request in the form that the limiter takes, if the limiter is to find out whether it is a free retry.
+    /// The request as a [`Retry`] for the limiter, if the limiter is to find out whether it is a free retry.
     fn retry(&self) -> Option<&Retry> {
         self.attempt()?.for_limiter()
     }
 
-    /// Whether only a charge can determine that the request is no free retry.
+    /// Whether only a charge can determine that the request is not a free retry.
     pub(super) fn may_be_free(&self) -> bool {
         self.retry().is_some()
     }
 
-    /// Charges the request, unless the limiter of `policy` finds that it is a free retry. Does nothing and returns
-    /// `None` if the limiter is not to look for one.
+    /// Charges the request, unless the policy's limiter finds that it is a free retry. If the limiter is not to look
+    /// for one, does nothing and returns `None`.
     pub(super) fn charge_once<D: Decide>(&self, policy: &Policy<D>, context: &AskContext) -> Option<Answer> {
         let retry = self.retry()?;
         Some(policy.description.charges_once()?.decide(&self.ask(context), retry))
@@ -333,7 +335,7 @@ impl PolicyEntry {
         self.stake.as_ref()?.debt.as_ref()?.as_ref().err().copied()
     }
 
-    /// The rejection of a request whose key owes too much, if the limiter makes none.
+    /// The rejection for a request whose key owes too much, for a limiter that has made none.
     fn debt_rejection<D: Decide>(&self, policy: &Policy<D>) -> Option<Decision> {
         let limit = policy.description.max_cost().unwrap_or(0);
         self.debt_wait().map(|wait| Decision::reject(limit, 0, Some(wait)).with_reset_after(wait))
@@ -347,7 +349,7 @@ impl PolicyEntry {
         }
     }
 
-    /// Records that the request passes in its attempt, which is kept if it awaits the response.
+    /// Records in the attempt that the request passes. The attempt is kept if it awaits the response.
     pub(super) fn admit_attempt(&mut self) {
         let is_charged = self.admission().is_some();
         if let Some(stake) = &mut self.stake {
@@ -355,7 +357,7 @@ impl PolicyEntry {
         }
     }
 
-    /// Whether an attempt awaits the end of the response.
+    /// Whether an attempt awaits the response's end.
     pub(super) fn awaits_retries(&self) -> bool {
         self.attempt().is_some()
     }
@@ -367,7 +369,7 @@ impl PolicyEntry {
         }
     }
 
-    /// Whether the quota of the key is suspended, so that its limiter rejects every request.
+    /// Whether the key's quota is suspended, so that the limiter rejects every request.
     fn is_suspended(&self) -> bool {
         self.quota.is_some_and(|quota| quota.is_suspended())
     }
@@ -377,12 +379,12 @@ impl PolicyEntry {
         self.progress != Progress::PassedOver && self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 
-    /// The decision, if it admits the request: a charge, or a [preview](Self::is_preview) of one.
+    /// The decision, if it admits the request, as a charge or as a [preview](Self::is_preview).
     pub(super) fn admission(&self) -> Option<&Decision> {
         self.decision.as_ref().filter(|decision| decision.is_allowed())
     }
 
-    /// Rewrites the decision as if the entry had been charged `cost` in the first place.
+    /// Rewrites the decision as if the first charge had been `cost`.
     pub(super) fn recharge<D: Decide>(&mut self, policy: &Policy<D>, cost: u64) {
         let terms = policy.terms_under(self.quota);
         self.decision = self.decision.map(|decision| decision.recharged(self.cost, cost, terms));
@@ -399,12 +401,12 @@ impl PolicyEntry {
     }
 
     /// Peeks, and returns `false` if the answer comes without waiting and predicts that the charge would be rejected.
-    /// Such a decision is kept: a second peek might admit, since a charge was refunded meanwhile, and then no policy
-    /// would have rejected the request.
+    /// That decision is kept: if a charge is refunded meanwhile, a second peek might admit, and then no policy would
+    /// have rejected the request.
     #[inline]
     pub(super) fn passes_precheck<D: Decide>(&mut self, policy: &Policy<D>, context: &AskContext) -> bool {
         match policy.peek(&self.ask(context)) {
-            // A limiter that knows its key to be used up may yet find a free retry.
+            // Even for a key that is used up, the limiter may find a free retry.
             Some(rejection) if !rejection.is_allowed() && !self.may_be_free() => {
                 self.preview(rejection);
                 false
@@ -413,13 +415,13 @@ impl PolicyEntry {
         }
     }
 
-    /// Records the decision of a peek.
+    /// Records a peek's decision.
     pub(super) fn preview(&mut self, decision: Decision) {
         self.decision = Some(decision);
         self.is_preview = true;
     }
 
-    /// Decides without charging, as far as the limiter can be peeked at without waiting.
+    /// Decides without charging, if the limiter can be peeked at without waiting.
     pub(super) fn peek<D: Decide>(&mut self, policy: &Policy<D>, context: &AskContext) {
         self.decision = policy.peek(&self.ask(context));
         self.is_preview = true;
@@ -432,21 +434,21 @@ impl PolicyEntry {
         }
     }
 
-    /// Whether units of a balance suffice for the request now, and will have expired after `wait`: its decision has the
-    /// time until they do as its reset.
+    /// Whether a balance's units suffice for the request now, but will have expired after `wait`. The decision has the
+    /// time until they expire as its reset.
     pub(super) fn runs_out_within(&self, wait: Duration) -> bool {
         let lasts = self.admission().filter(|_| self.mode != Mode::UpTo).map(Decision::reset_after);
         lasts.is_some_and(|lasts| !lasts.is_zero() && lasts <= wait)
     }
 
-    /// Makes the decision a rejection that no wait helps.
+    /// Makes the decision a rejection for good: no wait helps.
     pub(super) fn reject_for_good(&mut self) {
         self.decision = self.decision.map(|decision| Decision::reject(decision.limit(), decision.remaining(), None));
         self.is_preview = true;
     }
 
-    /// Handles a free retry that will be charged after `wait`, since its record will have ended by then: if the
-    /// charge would be rejected, the rejection becomes the decision. Returns whether the request is such a retry.
+    /// Handles a free retry that will be charged after `wait` because its record will have ended by then. If the charge
+    /// would be rejected, the rejection becomes the decision. Returns whether the request is such a retry.
     pub(super) fn charge_after<D: Decide>(&mut self, policy: &Policy<D>, wait: Duration) -> bool {
         let Some(cost) = self.attempt_mut().and_then(|attempt| attempt.cost_after(wait)) else { return false };
         if let Some(stake) = &mut self.stake {
@@ -469,14 +471,14 @@ impl PolicyEntry {
             self.ban = None;
             return;
         }
-        // If the limiter cannot be peeked at, the wait that an earlier rejection advertised counts.
+        // If the limiter cannot be peeked at, take the wait that an earlier rejection advertised.
         let advised = || policy.penalty_for(&self.key)?.advised_for(&self.key);
         let unknown = || Decision::reject(policy.description.max_cost().unwrap_or(0), 0, advised().or(Some(ban.left)));
         self.decision = Some(self.decision.unwrap_or_else(unknown).banned(&ban));
         self.ban = Some(ban);
     }
 
-    /// Whether refunds of `units` may make room for the request. A queue takes back the charge of its last waiter only.
+    /// Whether refunding `units` may make room for the request. A queue takes back only its last waiter's charge.
     /// Refunds shorten a debt that this process keeps, but not one on a server.
     fn may_fit_after<D: Decide>(&self, policy: &Policy<D>, units: u64) -> bool {
         let owes_on_server = policy.billing.owes_shortfalls && policy.description.keeps_standing().is_some();
@@ -484,7 +486,8 @@ impl PolicyEntry {
         pays_debt && !owes_on_server && !policy.description.delays()
     }
 
-    /// Records a rejection by the limiter: it may lead to a ban, or be due to charges that are about to be refunded.
+    /// Records that the limiter has rejected the request. This may lead to a ban, or be due to charges that are about
+    /// to be refunded.
     #[cold]
     pub(super) fn note_rejection<D: Decide>(&mut self, policy: &Policy<D>) {
         if self.ban.is_some() {

@@ -1,5 +1,5 @@
-//! The hot path of one policy whose requests hold units, and await nothing else of their responses. If the request has
-//! to wait, or the limiter has failed, a transaction goes on from the answer.
+//! The hot path for one policy whose requests hold units, and await nothing else from their responses. If the request
+//! has to wait, or the limiter has failed, a transaction goes on from the answer.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl<D: Decide> Scope<'_, D> {
         });
         match &answer {
             Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                // Before anything else, so that no panic loses the units.
+                // Must come first, so that no panic loses the units.
                 let hold = Hold::of_key(Arc::clone(&policy.limiter), key, decision, cost);
                 policy.report_health(None);
                 if policy.description.sheds() {
@@ -67,7 +67,7 @@ impl<D: Decide> Scope<'_, D> {
     }
 }
 
-/// What becomes of a request whose key is not known.
+/// The fate of a request whose key is not extracted.
 enum Anybody {
     Shed,
     /// The policy does not apply to it.
@@ -77,8 +77,8 @@ enum Anybody {
 }
 
 impl<D: Decide> Scope<'_, D> {
-    /// Finds out whether the only policy sheds a request whoever has sent it, and counts that. The key is not
-    /// extracted, since that would take longer than all the rest.
+    /// Finds out whether the only policy sheds a request from any client, and counts that. The key is not extracted,
+    /// because that would take longer than all the rest.
     #[cold]
     #[inline(never)]
     fn shed_anybody(self, shed: &ForAnybody<D>, policy: &Policy<D>, head: &D::Subject<'_>) -> Anybody {
@@ -97,7 +97,7 @@ impl<D: Decide> Scope<'_, D> {
     }
 }
 
-/// The units of a request to the only policy.
+/// The units that a request to the only policy holds.
 #[inline(always)]
 fn held<D: Decide>(hold: Hold, policy: &Policy<D>) -> Held {
     let watcher = policy.description.watcher_of((*policy.limiter).as_any());

@@ -1,38 +1,38 @@
-//! Evaluates a request: asks the policies of a layer, and charges either all that apply or no policy.
+//! Evaluates a request: asks a layer's policies, and charges either all that apply or no policy.
 //!
 //! In general, an evaluation is a [transaction], with four steps:
 //!
-//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the ban of the
-//!    key, if any.
-//! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. (If the charge of
-//!    the first is rejected, there is nothing to refund.) If an entry would be rejected, nothing is charged: the others
-//!    are peeked at as well, and the request is [rejected] with the
-//!    [longest wait](crate::http::reject::Rejection::limit_exceeded).
-//! 3. **Reserve**: the entries are charged in turn, and those that are hard to refund come late. The limiters in memory
-//!    are first. Then come servers, each in one call for all of its entries (an entry that may be a free retry is
-//!    charged by itself); then queues, so that no request waits only to be rejected; and then shadows, which see the
-//!    admitted requests only.
-//! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. Then a
-//!    charge is rejected, and the charges made so far are refunded, the last one first.
+//! 1. **Prepare**: each policy that applies makes an [entry](entry::PolicyEntry): a key, a cost, and the key's ban, if
+//!    any.
+//! 2. **Precheck**: every enforced entry except for the first is peeked at, if its limiter can be. (If the first charge
+//!    is rejected, there is nothing to refund.) If an entry would be rejected, nothing is charged. Instead, the others
+//!    are peeked at as well, and the request is [rejected] with the [longest
+//!    wait](crate::http::reject::Rejection::limit_exceeded).
+//! 3. **Reserve**: the entries are charged in turn, and those that are hard to refund come late. Limiters in memory
+//!    come first. Then come servers, each in one call for all its entries (an entry that may be a free retry is charged
+//!    by itself). Then come queues, so that no request waits only to be rejected, and last come shadows, which see only
+//!    admitted requests.
+//! 4. **Commit**, or **roll back**: a concurrent request may have used up the units that the precheck saw. If a charge
+//!    is rejected for that reason, the charges made so far are refunded, the last one first.
 //!
-//! If there are [alternatives], a formula says which entries have to admit the request. Those that it chooses are
-//! prechecked and charged. If one of them rejects the request, it chooses others: the steps 2 and 3 are repeated, and
-//! only if there is no choice left, the transaction is rolled back.
+//! If there are [alternatives], a formula says which entries have to admit the request. Its choice is prechecked and
+//! charged. If an entry rejects the request, the formula chooses others, and steps 2 and 3 are repeated. The
+//! transaction is rolled back only if there is no choice left.
 //!
-//! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), a shorter path
-//! takes the common cases: for one policy in [`evaluate()`], for several in [`several`]. One for a single policy whose
-//! requests hold units is in [`held_request`]. In all other cases, the evaluation goes on as a transaction, from the
+//! If all policies are *plain*, which means that their limiters alone decide ([`InForce::is_plain`]), fast paths take
+//! the common cases: one policy in [`evaluate()`], several in [`several`]. Another fast path, in [`held_request`], is
+//! for a single policy whose requests hold units. In all other cases, the evaluation goes on as a transaction, from the
 //! answers that it has.
 //!
-//! All but [`evaluate()`] is the [longer path](LongerPath) of a layer. A program whose layers never take it is not
-//! linked with it.
+//! All but [`evaluate()`] is the layer's [longer path](LongerPath). A program whose layers never take it is not linked
+//! with it.
 //!
-//! All entries are decided as of [one instant](crate::values::Now). After a wait, the next entries are decided as of a
-//! later one. Decisions are [counted](observe) in one place, and become [annotations] of the response in another; both
-//! work with the decisions that were made, and call no limiter. After the response, limiters are called only to settle
-//! [open requests](open_request), whose charges depend on it.
+//! All entries are decided at [one instant](crate::values::Now). After a wait, the next entries are decided at a later
+//! one. Decisions are [counted](observe) in one place, and become response [annotations] in another. Both work with the
+//! decisions that were made, and never call a limiter. After the response, limiters are called only to settle [open
+//! requests](open_request), whose charges depend on it.
 //!
-//! A failure of a limiter is not a rejection. The policy's failure mode then decides on the request.
+//! If a limiter fails, that is not a rejection: the policy's failure mode decides on the request.
 
 mod alternatives;
 mod annotations;
@@ -65,11 +65,12 @@ use crate::engine::reload::{AskedOnce, InForce, LayerState, LongerPath};
 use crate::engine::translate::Reading;
 use crate::values::{Answer, Ask, Mode};
 
-/// Evaluates a subject by the policies in force. If the only policy, a plain one, rejects it, `reject` makes the
-/// rejection: by [`reject_plain`].
+/// Evaluates a subject by the policies in force. If the only policy is plain and rejects the subject, `reject` makes
+/// the rejection with [`reject_plain`].
 ///
-/// This is the hot path: a single plain policy, as most layers have. Its charge needs no transaction. All other
-/// requests take the [longer path](LongerPath::WHOLE) of the layer. This function must not name it: see [`LongerPath`].
+/// This is the hot path for a single plain policy, which most layers have. Its charge does not need a transaction. All
+/// other requests take the layer's [longer path](LongerPath::WHOLE), which this function must not name: see
+/// [`LongerPath`].
 #[inline]
 pub(crate) fn evaluate<D: Decide>(
     layer: &Arc<LayerState<D>>,
@@ -84,12 +85,13 @@ pub(crate) fn evaluate<D: Decide>(
         ([policy], false) if in_force.is_held() => return (layer.longer_path().held)(layer, in_force, policy, head),
         _ => return (layer.longer_path().transaction)(layer, in_force, head),
     };
-    // The key and the decision are borrowed, not moved, since each is as large as a cache line.
+    // Borrow the key and the decision, because each is as large as a cache line.
     if !policy.applies_to(head) {
         return scope.admit_skipped(policy);
     }
     let extracted = policy.selector.key.extract(head);
-    // Assigned only if the request has no key, and the policy gives it one. Declared here, so that `key` can borrow it.
+    // Assigned only if the request does not have a key, and the policy provides one. Declared here, so that `key` can
+    // borrow it.
     let substitute_key;
     let key = match &extracted {
         Ok(key) => {
@@ -121,13 +123,13 @@ pub(crate) fn evaluate<D: Decide>(
             return reject(decided);
         }
     }
-    // A ban that a server keeps, a failure, or a wait: a transaction goes on from this answer.
+    // For a ban that a server keeps, a failure, or a wait, a transaction goes on from this answer.
     let asked = AskedOnce { key: key.clone(), cost, quota, patience, answer };
     (layer.longer_path().go_on)(layer, in_force, head, asked)
 }
 
 impl<D: Decide> LongerPath<D> {
-    /// The longer path of all layers that have one.
+    /// The longer path for all layers that have one.
     pub(crate) const WHOLE: &'static Self = &Self {
         several: |layer, in_force, policies, head| Scope { layer, in_force }.evaluate_several(policies, head),
         held: |layer, in_force, policy, head| Scope { layer, in_force }.evaluate_held(policy, head),
@@ -177,8 +179,8 @@ impl<D: Decide> Scope<'_, D> {
     }
 
     /// Evaluates a request as a transaction. Without an `answer`, it begins with the first step, and the transaction
-    /// must not have entries. With an `answer`, the entries are made, their next one has this answer, and the third
-    /// step goes on from it.
+    /// must not have entries. With an `answer`, which belongs to the next entry, the entries exist already, and the
+    /// third step goes on from it.
     #[inline(never)]
     fn evaluate_transaction(
         self,
@@ -201,15 +203,15 @@ impl<D: Decide> Scope<'_, D> {
         }
     }
 
-    /// Rejects a request that the precheck has found to be rejected. Nothing has been charged.
+    /// Rejects a request that failed the precheck. Nothing has been charged.
     #[cold]
     fn reject_prechecked(self, mut transaction: Transaction) -> Evaluation<D> {
         transaction.peek_undecided(self);
         Evaluation::Rejected(self.reject(&mut transaction.entries))
     }
 
-    /// Makes the entries of all policies that apply; of those with marks, only the ones whose marks the request has are
-    /// looked at. Returns the rejection if the request lacks a key that it must have.
+    /// Makes the entries for all policies that apply. A policy with marks is looked at only if the request has its
+    /// marks. Returns the rejection if the request lacks a key that it must have.
     #[inline]
     fn prepare(self, entries: &mut Entries, head: &D::Subject<'_>) -> Result<(), Box<D::Rejection>> {
         self.in_force.look_for_overrides();
@@ -221,7 +223,7 @@ impl<D: Decide> Scope<'_, D> {
         (0..).zip(&self.in_force.policies).try_for_each(|(index, _)| self.prepare_policy(entries, index, head))
     }
 
-    /// Makes the entry of a policy, if it applies.
+    /// Makes a policy's entry, if it applies.
     #[inline]
     fn prepare_policy(self, entries: &mut Entries, index: u32, head: &D::Subject<'_>) -> Result<(), Box<D::Rejection>> {
         let policy = &self.in_force.policies[index as usize];
@@ -254,7 +256,7 @@ impl<D: Decide> Scope<'_, D> {
         }
     }
 
-    /// Makes an entry for each key of a policy for which a request may have several.
+    /// Makes an entry for each key, under a policy for which a request may have several.
     #[cold]
     fn prepare_several(
         self,

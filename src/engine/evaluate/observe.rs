@@ -11,8 +11,8 @@ use crate::util::spawn;
 use crate::values::{Decision, PartitionKey};
 
 impl<D: Decide> Scope<'_, D> {
-    /// Records the decisions on a request that passes: only shadows have rejected it, and policies whose alternatives
-    /// were charged, if any.
+    /// Records the decisions on a request that passes. Only shadows, and policies whose alternatives were charged, have
+    /// rejected it.
     pub(super) fn note_committed(self, entries: &mut [PolicyEntry]) {
         let is_decided = |entry: &PolicyEntry| matches!(entry.progress, Progress::Charged | Progress::PassedOver);
         for entry in entries.iter_mut().filter(|entry| is_decided(entry) && self.policy(entry).watches_shares()) {
@@ -33,8 +33,8 @@ impl<D: Decide> Scope<'_, D> {
         }
     }
 
-    /// Records the decisions on a rejected request. Policies that would have admitted it were not charged, and are not
-    /// counted.
+    /// Records the decisions on a rejected request. Policies that would have admitted it were not charged, so they are
+    /// not counted.
     pub(super) fn note_all_rejected(self, entries: &[PolicyEntry]) {
         let rejected = entries.iter().filter(|entry| entry.is_rejected());
         for (policy, key, decision) in decided(&self.in_force.policies, rejected) {
@@ -44,7 +44,7 @@ impl<D: Decide> Scope<'_, D> {
         }
     }
 
-    /// Records the rejection by a policy.
+    /// Records that a policy has rejected a request.
     pub(super) fn note_rejected(self, policy: &Policy<D>, fate: Fate, key: &PartitionKey, decision: &Decision) {
         policy.note(fate, Some(key), Some(decision));
         if policy.lineage.offenders.is_some() {
@@ -53,14 +53,15 @@ impl<D: Decide> Scope<'_, D> {
     }
 }
 
-/// Notes the key of a rejected request, and publishes this process's part, if a server has those of other processes.
+/// Notes a rejected request's key, and publishes this process's offenders, if a server collects them from all
+/// processes.
 pub(super) fn note_offender<D: Decide>(layer: &Arc<LayerState<D>>, policy: &Policy<D>, key: &PartitionKey) {
     if let Some(scheduled) = policy.note_offender(key) {
         layer.publish_offenders(policy, scheduled);
     }
 }
 
-/// The charge of a policy that reports crossings.
+/// A charge by a policy that reports crossings.
 #[derive(Clone, Copy)]
 pub(super) struct ChargeOf<'a> {
     /// The policy's index.
@@ -76,9 +77,9 @@ impl ChargeOf<'_> {
     }
 }
 
-/// Reports the shares that a charge of `units` has crossed, unless they were reported before. Returns the greatest.
+/// Reports the shares that charging `units` has crossed, unless they were reported before. Returns the greatest.
 ///
-/// If a server decides which process reports it, that is asked in the background.
+/// If a server decides which process reports a share, it is asked in the background.
 #[cold]
 pub(super) fn note_crossings<D: Decide>(
     in_force: &Arc<InForce<D>>,
@@ -102,7 +103,7 @@ pub(super) fn note_crossings<D: Decide>(
         let claim = server.claim(key, share.millionths(), span);
         let (in_force, key, decision) = (Arc::clone(in_force), key.clone(), *decision);
         spawn(async move {
-            // If the server fails, this process reports it: twice is better than never.
+            // If the server fails, this process reports the crossing, because twice is better than never.
             if claim.await.unwrap_or(true) {
                 in_force.policies[index as usize].report_crossing(&key, share, &decision);
             }

@@ -1,5 +1,5 @@
-//! Open requests: admitted, and not over. Their charges await settlement, they hold units that are in flight, or their
-//! retries are [free](crate::ChargeOnce) once they are over.
+//! Open requests are admitted and not over. Their charges await settlement, they hold units in flight, or their retries
+//! are [free](crate::ChargeOnce) once they are over.
 
 use std::cmp;
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use crate::limiter::hold::Hold;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, RequestEnd};
 
-/// All entries of an admitted request. [Open](PolicyEntry::is_open) entries await settlement, the request may hold
-/// units, and once it is over, its retries may be free.
+/// An admitted request with all its entries. [Open](PolicyEntry::is_open) entries await settlement, the request may
+/// hold units, and once it is over, its retries may be free.
 ///
 /// Charges that depend on the response's head are settled [when it comes](Self::settle_by). The rest ends with the
-/// body, and so with this value: it is dropped when the body has ended, has failed, or was dropped. Without a
-/// response, since the client has disconnected or the service has failed, it is dropped as well: then charges stay,
-/// unless the handler has reported another cost, and units are released.
+/// body, and so with this value: it is dropped when the body has ended, has failed, or was dropped. If there is no
+/// response, because the client has disconnected or the service has failed, dropping it releases the units, and charges
+/// stay, unless the handler has reported another cost.
 ///
-/// A limiter that learns how requests end is told so with the units: see [`RequestEnd`].
+/// A limiter that learns how requests end gets the end together with the units: see [`RequestEnd`].
 pub(crate) struct OpenRequest<D: Decide> {
     layer: Arc<LayerState<D>>,
     in_force: Arc<InForce<D>>,
     entries: Entries,
     since: Timestamp,
-    /// The bytes of the body that were passed on so far, once there is a response.
+    /// The body bytes that were passed on so far, once there is a response.
     bytes: Option<u64>,
-    /// The reports of the handler, if a policy awaits one.
+    /// The handler's reports, if a policy awaits one.
     reports: Option<Arc<Reports>>,
-    /// The units that the request holds until the head of its response has come, and until its body has ended.
+    /// The units that the request holds until the response's head has come, and until the body has ended.
     until_head: Holds,
     held: Option<Arc<Held>>,
-    /// What the domain knows of the outcome so far.
+    /// The domain's knowledge about the outcome so far.
     pub(crate) progress: D::Progress,
 }
 
 impl<D: Decide> OpenRequest<D> {
-    /// Whether the request of these entries is still open once it is committed.
+    /// Whether a request with these entries is still open once it is committed.
     pub(super) fn is_needed(scope: Scope<'_, D>, entries: &[PolicyEntry]) -> bool {
         entries.iter().any(|entry| entry.awaits_retries() || scope.policy(entry).ends_with_response())
     }
@@ -64,7 +64,7 @@ impl<D: Decide> OpenRequest<D> {
             let ends = if policy.billing.releases_at_head { &mut until_head } else { &mut until_end };
             ends.extend(entry.take_hold());
         }
-        // All policies have admitted the request. If its handler takes the units, they end so.
+        // All policies have admitted the request. If its handler takes the units, this is their end.
         until_end.iter_mut().for_each(|hold| hold.end_as(Some(RequestEnd::Served)));
         let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
@@ -112,7 +112,7 @@ impl<D: Decide> OpenRequest<D> {
         Monotonic.now().saturating_since(self.since)
     }
 
-    /// The cost of an entry that is settled at the end of the body. Without one, the first charge stays.
+    /// The cost for an entry that is settled at the body's end. If it is `None`, the first charge stays.
     fn final_cost(&self, policy: &Policy<D>) -> Option<u64> {
         if policy.billing.is_charged_by_content() {
             return self.bytes;
@@ -120,7 +120,7 @@ impl<D: Decide> OpenRequest<D> {
         self.reports.as_ref()?.end(policy.name())
     }
 
-    /// The verdict so far, if the layer adds one, and what reports the cost, if a policy awaits that.
+    /// The verdict so far, if the layer adds one, and the handle that reports the cost, if a policy awaits one.
     pub(crate) fn look(&self) -> (Option<Verdict>, Option<Settlement>) {
         (self.verdict(), self.reports().map(|reports| Settlement::new(Arc::clone(reports), None)))
     }
@@ -130,7 +130,7 @@ impl<D: Decide> OpenRequest<D> {
         self.scope().verdict(&self.entries)
     }
 
-    /// The reports of whoever serves the subject, if a policy awaits one.
+    /// The handler's reports on the subject, if a policy awaits one.
     pub(crate) const fn reports(&self) -> Option<&Arc<Reports>> {
         self.reports.as_ref()
     }
@@ -146,7 +146,7 @@ impl<D: Decide> OpenRequest<D> {
         self.entries.iter().any(by_head)
     }
 
-    /// Notes that the outcome begins: units that are held until then are released, and bytes are counted.
+    /// Notes that the outcome begins: releases the units that are held until then, and starts to count bytes.
     pub(crate) fn begin_outcome(&mut self, end: RequestEnd) {
         release(&mut self.until_head, end);
         if let Some(held) = &self.held {
@@ -155,7 +155,7 @@ impl<D: Decide> OpenRequest<D> {
         self.bytes = Some(0);
     }
 
-    /// Counts bytes of the outcome.
+    /// Counts the outcome's bytes.
     pub(crate) fn note_bytes(&mut self, bytes: usize) {
         if let Some(held) = &self.held {
             held.hand_over();
@@ -167,7 +167,7 @@ impl<D: Decide> OpenRequest<D> {
     pub(crate) fn report(&mut self) -> Admitted<D> {
         let Self { layer, in_force, entries, reports, .. } = self;
         let scope = Scope { layer, in_force };
-        // The cost that the handler has reported by now is shown. The charge follows at the end: the handler may
+        // Show the cost that the handler has reported by now. The charge follows at the end, because the handler may
         // report another cost until then.
         let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
         let mut charged = Vec::new();
@@ -195,7 +195,7 @@ impl<D: Decide> OpenRequest<D> {
 
 impl<D: Decide> Drop for OpenRequest<D> {
     fn drop(&mut self) {
-        // Units are released first, so that a waiter need not wait for the settlements.
+        // Release units first, so that a waiter need not wait for the settlements.
         let end = self.progress.end();
         release(&mut self.until_head, end);
         if let Some(held) = &self.held {
@@ -230,17 +230,17 @@ impl PolicyEntry {
         self.show_cost(scope.policy(self), cost);
     }
 
-    /// Rewrites the decision as if `cost` had been charged for the request. A shortfall beyond the units that are
-    /// left is not shown: it is forgiven, or owed from the next request on.
+    /// Rewrites the decision as if `cost` had been charged for the request. A shortfall beyond the remaining units is
+    /// not shown, because it is forgiven, or owed from the next request on.
     fn show_cost<D: Decide>(&mut self, policy: &Policy<D>, cost: u64) {
         if let Some(decision) = self.decision {
             self.recharge(policy, cost.min(self.cost.saturating_add(decision.remaining())));
         }
     }
 
-    /// Closes the charge, after it was settled. If it were closed first, a request that is rejected between the two
-    /// steps would not find the refund and not expect it, and so would advertise the full wait and count for a ban.
-    /// In this order, such a request at worst expects a refund that has been made already.
+    /// Closes the charge, after it was settled. If it were closed first, a request rejected between the two steps would
+    /// neither see the refund nor expect it: it would advertise the full wait, and count for a ban. In this order, such
+    /// a request at worst expects a refund that has been made already.
     fn close<D: Decide>(&mut self, policy: &Policy<D>, took: Option<Duration>) {
         policy.lineage.record.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;
@@ -255,7 +255,7 @@ impl<D: Decide> Scope<'_, D> {
         policy.charge_shortfall(&ask, entry.fell_back, self.crossing_note(entry));
     }
 
-    /// Reports the shares that a charge beyond the first of an entry crosses, if its policy reports crossings.
+    /// Reports the shares that an entry's later charges cross, if its policy reports crossings.
     fn crossing_note(self, entry: &PolicyEntry) -> Option<NoteCharge> {
         if !self.policy(entry).watches_shares() {
             return None;

@@ -1,5 +1,5 @@
-//! Rejected requests: their status and reason, and the penalties that note them. [`Wait`] orders
-//! the wait that they advertise, from the verdict.
+//! Rejected requests: their status and reason, and the penalties that note them. [`Wait`] orders the waits that they
+//! may advertise.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::values::{LimiterError, PartitionKey};
 impl<D: Decide> Scope<'_, D> {
     /// Rejects a request with these entries. At least one entry is rejected, and no charge remains.
     ///
-    /// The [advertised wait](crate::engine::translate::Translate::advertised) is recorded by the penalty of every
-    /// policy that rejects: a client that retries sooner misbehaves, and no other client does.
+    /// Every rejecting policy's penalty records the [advertised wait](crate::engine::translate::Translate::advertised),
+    /// because only a client that retries sooner misbehaves.
     #[cold]
     pub(super) fn reject(self, entries: &mut [PolicyEntry]) -> Rejected<D> {
         let policies = &*self.in_force.policies;
@@ -33,11 +33,11 @@ impl<D: Decide> Scope<'_, D> {
         if self.in_force.is_open_ended() {
             self.charge_after_wait(entries);
         }
-        // Again, since a ban or a retry may have lengthened the wait.
+        // Repeat this, because a ban or a retry may have lengthened the wait.
         self.reject_units_that_expire(entries);
-        // One policy sets the status and the reason: a suspended quota goes first, since no wait helps; then a ban, so
-        // that the response names it; then a rate limit, before an overloaded server; then a policy that no wait helps;
-        // then a policy whose wait is not known; then the longest wait.
+        // One policy sets the status and the reason. A suspended quota goes first, because no wait helps. Then comes a
+        // ban, so that the response names it. Otherwise the order is that in `Wait`: a policy that no wait helps, one
+        // whose wait is not known, the longest wait, and an overloaded server last.
         let is_shed = |entry: &PolicyEntry| wait_of(policies, entry).is_estimate();
         let rank = |entry: &PolicyEntry| {
             let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
@@ -47,7 +47,7 @@ impl<D: Decide> Scope<'_, D> {
         let (wait, _) = self.greatest(entries, |entry| wait_of(policies, entry)).expect("one is rejected");
         let policy = decisive.policy_of(policies);
         let is_by_hand = decisive.ban.is_some_and(|ban| ban.is_by_hand());
-        // The ban of a penalty is the client's own doing, even if others share the key: so it is answered 429, not 503.
+        // A penalty's ban is the client's own doing, even if others share the key, so the answer is 429, not 503.
         let is_due_to_others = is_shared(policy, &decisive.key) && (decisive.ban.is_none() || is_by_hand);
         let is_overloaded = decisive.ban.is_none() && is_shed(decisive);
         let decisive_ban = decisive.ban;
@@ -63,7 +63,7 @@ impl<D: Decide> Scope<'_, D> {
         };
         let refusal = Refusal { reason, is_due_to_others: is_due_to_others || is_overloaded, wait };
         let rejection = D::reject(policy, refusal, verdict);
-        // The wait that the response advertises: waits of months are shortened.
+        // Take the wait that the response advertises, because waits for months are shortened.
         if let Some(wait) = D::advertised(&rejection) {
             for entry in entries.iter().filter(|entry| is_rejected(entry)) {
                 if let Some(penalty) = entry.policy_of(policies).penalty_for(&entry.key) {
@@ -74,8 +74,9 @@ impl<D: Decide> Scope<'_, D> {
         Rejected { rejection, fields: self.fields(entries), waited: self.waited(entries) }
     }
 
-    /// Answers a request that the only policy of a [plain](crate::engine::reload::InForce::is_plain) layer rejects, or
-    /// of one whose requests [hold](crate::engine::reload::InForce::is_held) units.
+    /// Answers a request that the only policy rejects, in a layer that is
+    /// [plain](crate::engine::reload::InForce::is_plain) or whose requests
+    /// [hold](crate::engine::reload::InForce::is_held) units.
     #[inline(always)]
     pub(super) fn respond_plain(
         self,
@@ -92,7 +93,7 @@ impl<D: Decide> Scope<'_, D> {
         finish(self.reject_plain(policy, decided))
     }
 
-    /// Answers a request that was shed as another one with this wait was.
+    /// Answers a shed request with the reply that other shed requests with this wait share.
     #[cold]
     pub(super) fn respond_alike(self, decided: Reading<'_>, head: &D::Subject<'_>) -> Evaluation<D> {
         let policy = &self.in_force.policies[decided.policy];
@@ -105,8 +106,8 @@ impl<D: Decide> Scope<'_, D> {
         Evaluation::Replied(shed.get_or_make(decided.decision.retry_after(), head, make, shedder))
     }
 
-    /// Rejects such a request as [`reject`](Self::reject) would: the policy has no penalty, and nothing else was
-    /// charged.
+    /// Rejects a request by the only policy as [`reject`](Self::reject) would, since the policy has no penalty, and
+    /// nothing else was charged.
     #[inline(always)]
     fn reject_plain(self, policy: &Policy<D>, decided: Reading<'_>) -> Rejected<D> {
         let is_suspended = decided.decision.is_suspended();
@@ -130,7 +131,7 @@ impl<D: Decide> Scope<'_, D> {
     /// cover the charge, too.
     fn charge_after_wait(self, entries: &mut [PolicyEntry]) {
         let policies = &*self.in_force.policies;
-        // The estimate of an overloaded server counts for nothing.
+        // An overloaded server's estimate does not count.
         let is_enforced = |entry: &PolicyEntry| {
             let policy = self.policy(entry);
             !policy.shadow && !policy.description.sheds()
@@ -139,14 +140,14 @@ impl<D: Decide> Scope<'_, D> {
             let wait = self.greatest(entries, |entry| wait_of(policies, entry));
             let Some((Wait::After(wait), _)) = wait else { return };
             let mut enforced = entries.iter_mut().filter(|entry| is_enforced(entry));
-            // Each retry is found at most once, so the loop ends.
+            // Each retry is found at most once, so the loop terminates.
             if !enforced.any(|entry| entry.charge_after(&self.current(self.policy(entry)), wait)) {
                 return;
             }
         }
     }
 
-    /// Units of a balance may suffice for the request now, and have expired when the wait is over. Then the balance
+    /// A balance's units may suffice for the request now, but expire before the wait is over. In that case the balance
     /// rejects the request, too, and no wait helps, unless there is an alternative.
     fn reject_units_that_expire(self, entries: &mut [PolicyEntry]) {
         if !self.in_force.keeps_credits {
@@ -157,10 +158,11 @@ impl<D: Decide> Scope<'_, D> {
         loop {
             let wait = self.greatest(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
             let Some(Wait::After(wait)) = wait else { return };
-            // As clients are told.
+            // Round up as the response does.
             let wait = Duration::from_secs(seconds_ceil(wait));
             let runs_out = |entry: &&mut PolicyEntry| expires(entry.policy_of(policies)) && entry.runs_out_within(wait);
-            // Each is found once, and each makes the wait longer, so those that were passed for a shorter one stay so.
+            // Each entry is found once and makes the wait longer, so entries that ran out within a shorter wait still
+            // do.
             let Some(entry) = entries.iter_mut().find(runs_out) else { return };
             entry.reject_for_good();
             self.mark_passed_over(entries);
@@ -188,7 +190,7 @@ fn is_shared<D: Decide>(policy: &Policy<D>, key: &PartitionKey) -> bool {
     policy.selector.key.is_shared() || *key == PartitionKey::SHARED
 }
 
-/// Makes policies that would have admitted the request report the units that are left without its charge.
+/// Makes policies that would have admitted the request report the remaining units without its charge.
 fn uncharge<D: Decide>(policies: &[Policy<D>], entries: &mut [PolicyEntry]) {
     entries.iter_mut().for_each(|entry| entry.uncharge(entry.policy_of(policies)));
 }

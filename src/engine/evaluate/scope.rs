@@ -10,13 +10,13 @@ use crate::engine::reload::{InForce, LayerState, PolicyInForce};
 use crate::values::{Ask, Receipt};
 
 /// A layer, and the policies that were in force when a request arrived. They apply to it even if others are put in
-/// force meanwhile; after a wait, the limiters of their [heirs](Self::current) decide.
+/// force meanwhile. After a wait, their [heirs'](Self::current) limiters decide.
 pub(super) struct Scope<'a, D: Decide> {
     pub(super) layer: &'a Arc<LayerState<D>>,
     pub(super) in_force: &'a Arc<InForce<D>>,
 }
 
-/// By hand, since derived ones would ask for `D: Copy`.
+/// By hand, because a derived `Clone` or `Copy` would require `D: Copy`.
 impl<D: Decide> Clone for Scope<'_, D> {
     fn clone(&self) -> Self {
         *self
@@ -31,15 +31,15 @@ impl<'a, D: Decide> Scope<'a, D> {
         entry.policy_of(&self.in_force.policies)
     }
 
-    /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a
-    /// live change since the request came and a limiter has inherited. Charges, refunds and peeks after a wait then
+    /// The policy to ask in place of `policy` once the request may have waited: the heir in force, if there was a live
+    /// change since the request came and a limiter has inherited. In this way, charges, refunds and peeks after a wait
     /// use the same limiter as later requests.
     ///
     /// The key, the cost, the modes and the penalty of `policy` stay in use.
     ///
-    /// `Transaction::reserve` does not call this for a policy that [decides at once](Policy::answers_at_once): such
-    /// policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so is
-    /// charged among them, but answers a charge later: the policies behind it are charged as if the request had not
+    /// `Transaction::reserve` does not call this for a policy that [decides at once](Policy::answers_at_once), because
+    /// such policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so
+    /// is charged among them, but answers a charge later. Policies behind it are charged as if the request had not
     /// waited.
     pub(super) fn current(self, policy: &'a Policy<D>) -> Current<'a, D> {
         self.layer.heir_of(self.in_force, policy).map_or(Current::Unchanged(policy), Current::Heir)
@@ -47,7 +47,7 @@ impl<'a, D: Decide> Scope<'a, D> {
 
     /// Takes back the charge of an entry, if it was charged.
     pub(super) fn take_back(self, entry: &mut PolicyEntry) {
-        // If the request held the units, `undo` has released them: a refund would give them back a second time.
+        // If the request held the units, `undo` has released them, and a refund would give them back a second time.
         let was_held = entry.undo();
         if let Some(decision) = entry.admission().filter(|_| !was_held && !entry.is_preview) {
             self.refund(entry, decision.receipt(), entry.cost);

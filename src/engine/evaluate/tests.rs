@@ -1,4 +1,4 @@
-//! The questions and refunds of a transaction, in their order.
+//! The order in which a transaction asks limiters and refunds charges.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -131,7 +131,7 @@ fn taken(log: &Log) -> Vec<String> {
 }
 
 #[test]
-fn one_policy_is_asked_once_and_rendering_asks_no_limiter() {
+fn rendering_asks_no_limiter() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true, true])])), 200);
     assert_eq!(taken(&log), ["a Charge 1"]);
@@ -140,23 +140,24 @@ fn one_policy_is_asked_once_and_rendering_asks_no_limiter() {
 }
 
 #[test]
-fn policies_that_follow_a_charge_are_peeked_at_first() {
+fn later_policies_are_peeked_at_first() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [true; 2])])), 200);
     assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Charge 1"]);
 }
 
+/// The other policies are peeked at for their waits.
 #[test]
-fn a_rejection_by_the_precheck_charges_nothing_and_peeks_at_all_for_their_waits() {
+fn a_failed_precheck_charges_nothing() {
     let log = Log::default();
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]), scripted(&log, "b", [false; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Peek 1"]);
-    // Likewise if the first charge is rejected.
+    // If the first charge is rejected, the rest is peeked at as well.
     assert_eq!(status(&layer([scripted(&log, "a", [false; 2]), scripted(&log, "b", [true; 2])])), 503);
     assert_eq!(taken(&log), ["b Peek 1", "a Charge 1", "b Peek 1"]);
 }
 
-/// Likewise if a policy answers later, so that the path is that of a transaction.
+/// The policies answer later, so the request takes the transaction's path.
 #[test]
 fn a_transaction_peeks_before_it_charges() {
     let log = Log::default();
@@ -176,10 +177,9 @@ fn a_rejection_shows_uncharged_units() {
     }
 }
 
-/// A transaction whose first policy looks at its key, and charges nothing: so nothing is refunded, and its fields have
-/// the units that are left.
+/// The first policy only looks at its key, so nothing is refunded, and its fields have the remaining units.
 #[test]
-fn a_look_is_neither_charged_nor_refunded() {
+fn a_peek_is_neither_charged_nor_refunded() {
     let log = Log::default();
     let looks = || scripted(&log, "a", [true; 2]).key(Keys(KeyCharge::peek));
     let fields = |response: Response<()>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
@@ -209,8 +209,9 @@ impl Limiter for RefundedMeanwhile {
     }
 }
 
+/// The refund comes after the precheck.
 #[test]
-fn a_refund_after_the_precheck_does_not_undo_the_rejection() {
+fn a_late_refund_keeps_the_rejection() {
     let refunded = Policy::new("b", Arc::new(RefundedMeanwhile(AtomicBool::new(false))));
     assert_eq!(status(&layer([scripted(&Log::default(), "a", [true; 2]), refunded])), 503);
 }
@@ -228,8 +229,9 @@ impl Limiter for Queue {
     }
 }
 
+/// The time that the request would wait in another queue is not reported.
 #[test]
-fn a_rejected_request_reports_the_time_that_it_has_waited_and_not_the_time_that_it_would_wait() {
+fn rejections_report_only_elapsed_waits() {
     let queue = || Policy::new("queue", Arc::new(Queue));
     let timing = |admits| {
         let response = respond(&layer([queue(), scripted(&Log::default(), "next", admits)]));
@@ -241,7 +243,7 @@ fn a_rejected_request_reports_the_time_that_it_has_waited_and_not_the_time_that_
 }
 
 #[test]
-fn reserved_charges_are_refunded_in_reverse_order() {
+fn charges_are_refunded_in_reverse_order() {
     let log = Log::default();
     let fickle = scripted(&log, "c", [true, false]);
     assert_eq!(status(&layer([scripted(&log, "a", [true; 2]).cost(2), scripted(&log, "b", [true; 2]), fickle])), 503);
@@ -250,19 +252,19 @@ fn reserved_charges_are_refunded_in_reverse_order() {
 }
 
 #[test]
-fn shadows_are_charged_last_and_reject_nothing() {
+fn shadows_come_last_and_reject_nothing() {
     let log = Log::default();
     let shadow = scripted(&log, "shadow", [false; 2]).shadow();
     assert_eq!(status(&layer([shadow, scripted(&log, "a", [true; 2])])), 200);
     assert_eq!(taken(&log), ["a Charge 1", "shadow Charge 1"]);
-    // Of a rejected request, nobody asks what they would have said.
+    // If the request is rejected, shadows are not asked.
     let shadow = scripted(&log, "shadow", [false; 2]).shadow();
     assert_eq!(status(&layer([shadow, scripted(&log, "a", [true, false])])), 503);
     assert_eq!(taken(&log), ["a Charge 1"]);
 }
 
 #[test]
-fn a_fallback_decides_in_place_of_a_failure() {
+fn a_fallback_decides_after_a_failure() {
     let log = Log::default();
     let failing = Scripted { name: "f", log: Arc::clone(&log), admits: [true; 2], fails: true };
     assert_eq!(status(&layer([Policy::new("f", Arc::new(failing))])), 200);
@@ -309,7 +311,7 @@ impl Limiter for Sharing {
     }
 }
 
-/// The processes that share a server did not share this charge.
+/// The other processes on the server did not see this charge.
 #[test]
 fn crossings_of_fallbacks_are_not_claimed() {
     let log = Log::default();
@@ -339,7 +341,7 @@ mod logged {
     use super::*;
     use crate::util::captured_log;
 
-    /// Admits every charge, except while it fails. Of a cost that was spent already, it never admits all.
+    /// Admits every charge, except while it fails. It never fully admits a cost that was spent already.
     struct Failing(Arc<AtomicBool>);
 
     impl Limiter for Failing {
@@ -358,13 +360,14 @@ mod logged {
         }
     }
 
+    /// The log reports recovery once the limiter admits requests by itself again.
     #[test]
-    fn the_log_says_that_a_limiter_works_again_once_it_admits_requests_without_its_fallback() {
+    fn recovery_is_logged_only_without_fallback() {
         std::thread_local! {
             static SECONDS: Cell<u64> = const { Cell::new(1_000) };
         }
         SIMULATED.set(Some(|| Timestamp::from_nanos(SECONDS.get() * 1_000_000_000)));
-        // On the short path, on that of a transaction, and for a cost that was spent already.
+        // On the fast path, in a transaction, and for a cost that was spent already.
         let paths: [fn(Policy) -> Policy; 3] =
             [|policy| policy, |policy| policy.warn_at(1.0), |policy| policy.key(Keys(KeyCharge::up_to))];
         for path in paths {
@@ -382,9 +385,10 @@ mod logged {
         SIMULATED.set(None);
     }
 
-    /// A fallback says nothing of the limiter, also if it rejects; and the operator has closed a closed one.
+    /// A fallback says nothing about the limiter, even if it rejects, and a limiter that the operator closed has not
+    /// failed.
     #[test]
-    fn neither_fallbacks_nor_closed_limiters_change_health() {
+    fn fallbacks_and_closing_keep_health() {
         struct Broken(fn() -> LimiterError);
 
         impl Limiter for Broken {
@@ -419,7 +423,7 @@ mod logged {
 }
 
 #[test]
-fn a_settlement_after_a_change_goes_to_the_heir() {
+fn settlements_go_to_the_heir() {
     let log = Log::default();
     let unless_created = |policy: Policy| policy.charge_when(|response| response.status() == StatusCode::CREATED);
     let layer = layer([unless_created(scripted(&log, "a", [true; 2]))]);
@@ -433,9 +437,9 @@ fn a_settlement_after_a_change_goes_to_the_heir() {
     assert_eq!(taken(&log), ["a Charge 1", "heir refund 1"]);
 }
 
-/// A request without a charge leaves nothing to refund.
+/// A request that was not charged leaves nothing to refund.
 #[test]
-fn a_request_that_passed_uncounted_has_no_open_charge() {
+fn uncounted_requests_have_no_open_charge() {
     for (fails, open) in [(false, 1), (true, 0)] {
         let limiter = Scripted { name: "a", log: Log::default(), admits: [true; 2], fails };
         let policy = Policy::new("a", Arc::new(limiter)).on_failure(FailureMode::Allow).charge_when(|_| true);
@@ -450,9 +454,9 @@ fn a_request_that_passed_uncounted_has_no_open_charge() {
     }
 }
 
-/// The wait of a rejection follows from it.
+/// A rejection's wait follows from the response time.
 #[test]
-fn the_time_of_a_response_is_noted() {
+fn response_times_are_noted() {
     std::thread_local! {
         static SECONDS: Cell<u64> = const { Cell::new(1_000) };
     }
@@ -473,8 +477,8 @@ fn the_time_of_a_response_is_noted() {
     SIMULATED.set(None);
 }
 
-/// A limiter whose charges are answered by a server: alone, or in one call with the charges of the same store. It can
-/// be peeked at without a call.
+/// A limiter whose charges a server answers, alone or in one call with others on the same store. It can be peeked at
+/// without a call.
 struct Remote {
     scripted: Scripted,
     store: usize,
@@ -507,7 +511,7 @@ impl Limiter for Remote {
     }
 }
 
-/// Admits and logs the claims of a [`Remote`].
+/// Admits and logs a [`Remote`]'s claims.
 #[derive(Clone)]
 struct Batched {
     name: &'static str,
@@ -585,8 +589,9 @@ fn finish(mut waiting: Waiting<Http>) -> Evaluated<Http> {
     }
 }
 
+/// The policies change while the request waits.
 #[test]
-fn a_batch_after_a_wait_and_a_change_charges_the_heirs() {
+fn a_late_batch_charges_the_heirs() {
     let log = Log::default();
     // The second and the third share a store.
     let policies = |[a, b, c]: [&'static str; 3]| {
@@ -601,8 +606,9 @@ fn a_batch_after_a_wait_and_a_change_charges_the_heirs() {
     assert_eq!(taken(&log), ["heir of b in a batch", "heir of c in a batch"]);
 }
 
+/// The policies change while the request waits.
 #[test]
-fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
+fn a_late_rejection_peeks_at_heirs() {
     let log = Log::default();
     let rejecting = || remote(&log, "a", "a", [true, false], 1);
     let layer = layer([rejecting(), remote(&log, "b", "b", [true; 2], 2)]);
@@ -613,14 +619,14 @@ fn a_rejection_after_a_wait_and_a_change_peeks_at_the_heirs() {
     assert_eq!(taken(&log), ["heir of b Peek 1"]);
 }
 
-/// Whether a request of these alternatives, each on the server with its number, passes, and what was asked.
+/// Whether a request under these alternatives, each on the server with its number, passes, and the questions asked.
 fn asked(log: &Log, tree: impl IntoPolicies) -> (bool, Vec<String>) {
     let passes = finish(begin(&layer(tree))).is_ok();
     (passes, taken(log))
 }
 
 #[test]
-fn alternatives_on_one_server_are_decided_in_one_call() {
+fn alternatives_share_one_call_per_server() {
     let log = Log::default();
     let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
     let first_full = on("a", false, 1).or_else(on("b", true, 1));
@@ -639,19 +645,19 @@ fn alternatives_on_one_server_are_decided_in_one_call() {
 }
 
 #[test]
-fn an_alternative_elsewhere_is_tried_before_those_behind_it() {
+fn alternatives_elsewhere_are_tried_in_order() {
     let log = Log::default();
     let on = |name, admits, store| remote(&log, name, name, [true, admits], store);
     // A call for `a` and `c` would charge `c`, although `b` goes before it.
     let tree = on("a", false, 1).or_else(on("b", true, 2)).or_else(on("c", true, 1));
     assert_eq!(asked(&log, tree), (true, vec!["a Charge 1".into(), "b Charge 1".into()]));
-    // What is charged elsewhere is given back, if its partner turns out to have no room.
+    // A charge elsewhere is refunded, if its partner turns out to have no room.
     let tree = on("a", true, 1).and(on("b", false, 2)).or_else(on("c", true, 1));
     let (passes, questions) = asked(&log, tree);
     assert!(passes);
     let in_one_call = ["b Peek 1", "a charged in a batch", "c read in a batch"];
     assert_eq!(questions, [&in_one_call[..], &["b Charge 1", "a refund 1", "c Charge 1"]].concat());
-    // A part of an alternative goes with the rest of it: a call for `a` and `c` would charge `c` before `b` is asked.
+    // An alternative is not split: a call for `a` and `c` would charge `c` before `b` is asked.
     let tree = on("a", false, 1).or_else(on("b", true, 2).and(on("c", true, 1)));
     let (passes, questions) = asked(&log, tree);
     assert!(passes);
@@ -683,7 +689,7 @@ fn failures_hide_no_certain_rejection() {
     }
 
     let log = Log::default();
-    // Its peek admits, so that the failing one is asked before.
+    // Its peek admits, so that the failing policy is asked first.
     let rejecting = || scripted(&log, "last", [true, false]);
     assert_eq!(reason(rejecting()), Reason::LimitExceeded);
     // A shadow beside it would not have admitted the request.
@@ -694,7 +700,7 @@ fn failures_hide_no_certain_rejection() {
 }
 
 #[test]
-fn shadows_and_peeks_are_in_no_batch() {
+fn shadows_and_peeks_are_not_batched() {
     let log = Log::default();
     let on_one = |name| remote(&log, name, name, [true; 2], 1);
     let shadow = on_one("b").shadow();
@@ -704,10 +710,10 @@ fn shadows_and_peeks_are_in_no_batch() {
     assert_eq!(questions, ["b Peek 1", "a Charge 1", "b Peek 1"]);
 }
 
-/// A [`Remote`] whose server has the records of free retries.
+/// A [`Remote`] whose server records free retries.
 struct WithRecords {
     remote: Remote,
-    /// Whether the server finds the request to be a free retry.
+    /// Whether the server takes the request for a free retry.
     is_free: bool,
 }
 
@@ -726,7 +732,7 @@ impl Limiter for WithRecords {
     }
 }
 
-/// Logs what is asked of the records.
+/// Logs the calls on the records.
 struct Recorded {
     name: &'static str,
     log: Log,
@@ -753,7 +759,7 @@ impl ChargingOnce for Recorded {
     }
 }
 
-/// What is asked about a request with an idempotency key by a policy on store 1 and by one with records there.
+/// The questions for a request with an idempotency key, by a policy on store 1 and by one with records there.
 fn asked_with_records(is_free: bool, peek_admits: bool, last_admits: bool) -> Vec<String> {
     use http::HeaderName;
 
@@ -776,20 +782,20 @@ fn asked_with_records(is_free: bool, peek_admits: bool, last_admits: bool) -> Ve
 }
 
 #[test]
-fn records_on_a_server_are_asked_apart() {
+fn retry_records_are_asked_apart() {
     let charged = ["b Peek 1", "c Peek 1", "a Charge 1", "b looks up 1", "c Charge 1"];
-    // It is over, since its response is dropped.
+    // The request is over, because its response is dropped.
     assert_eq!(asked_with_records(false, true, true), [&charged[..], &["b begins"]].concat());
     assert_eq!(asked_with_records(false, true, false), [&charged[..], &["b refund 1", "a refund 1"]].concat());
     // A retry may be free although the key is used up.
     assert_eq!(asked_with_records(true, false, true), charged);
-    // It is not used up by a rejection, and nothing of it is refunded to the limiter.
+    // A rejection does not use up the free retry, and the limiter gets no refund for it.
     let given_up = asked_with_records(true, true, false);
     assert_eq!(given_up, [&charged[..], &["b refund 0", "a refund 1", "b puts back 1"]].concat());
 }
 
-/// Two requests in a layer of one policy: the first holds the only unit. Returns the response to the second with its
-/// body, its verdict and all that was reported. `is_short` is whether they take the path of a single policy.
+/// Sends two requests to a layer with one policy, where the first holds the only unit. Returns the second response with
+/// its body, its verdict and all that was reported. `is_short` selects the single-policy fast path.
 fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> String {
     use super::scope::Scope;
     use super::transaction::Transaction;
@@ -833,7 +839,8 @@ fn second_of_two(policy: Policy, request: &Request<()>, is_short: bool) -> Strin
     format!("{} {headers}\n{body:?}\n{verdict}\n{events:?}\n{counted}", parts.status)
 }
 
-/// A limiter of units in flight, which answers charges with `answer`, and logs what it learns of requests.
+/// A limiter for units in flight, which answers charges with `answer`, and logs the mode, priority and patience it is
+/// asked with.
 struct Units {
     log: Log,
     answer: fn() -> Answer,
@@ -859,7 +866,7 @@ fn holding(log: &Log, answer: fn() -> Answer) -> Arc<LayerState<Http>> {
     layer
 }
 
-/// The fallback is a question of a transaction, which goes on from the short path.
+/// The fallback is asked in a transaction, which goes on from the fast path.
 #[test]
 fn a_fallback_learns_precedence_and_patience() {
     let log = Log::default();
@@ -886,9 +893,9 @@ fn a_rejection_names_the_servers_ban() {
     }
 }
 
-/// A ban that a server has told is known while it cannot be asked. A limiter that was closed says so nevertheless.
+/// A server's ban stays known while the server cannot be asked. A limiter that was closed fails nevertheless.
 #[test]
-fn a_known_ban_goes_before_a_failure() {
+fn a_known_ban_precedes_a_failure() {
     struct Failing(AtomicBool, fn() -> LimiterError);
 
     impl Limiter for Failing {
@@ -919,7 +926,7 @@ fn a_known_ban_goes_before_a_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_path_of_a_policy_that_holds_units_rejects_as_a_transaction_does() {
+async fn held_path_rejects_like_a_transaction() {
     use crate::key::HeaderKey;
     use crate::{Concurrency, Overload};
 

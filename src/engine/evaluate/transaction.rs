@@ -1,4 +1,4 @@
-//! The transaction: prechecks the entries of a request, charges one after the other, then commits, or rolls back.
+//! The transaction: prechecks a request's entries, charges one after the other, then commits, or rolls back.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,29 +14,28 @@ use crate::engine::outcome::{Admitted, Evaluated, Rejected};
 use crate::engine::policy::Fate;
 use crate::values::{Answer, Answers, Decision, FailureMode, LimiterError, MemberAnswers, Mode, Now, Pending};
 
-/// The entries of a request, charged up to `next`. If the transaction is dropped in between, they stay charged: a
-/// request that was cancelled while it waited is not refunded. The units that it holds are released.
+/// A request's entries, charged up to `next`. If the transaction is dropped in between, they stay charged, because a
+/// request that is cancelled while it waits is not refunded. The units that it holds are released.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,
     /// The index of the next entry to charge.
     pub(super) next: usize,
     pub(super) context: AskContext,
-    /// The answers of a batch to the entries from `next` on, in reverse order, so that the next one is popped.
+    /// A batch's answers to the entries from `next` on, in reverse order, so that the next one is popped.
     answers: Answers,
-    /// The first failure of a limiter whose policy fails closed, with the index of the entry, if there are
-    /// alternatives.
+    /// If there are alternatives: the first limiter failure under a policy that fails closed, with its entry's index.
     pub(super) failure: Option<(usize, LimiterError)>,
-    /// The policies that are to be charged, if there are alternatives.
+    /// The policies to charge, if there are alternatives.
     pub(super) choice: Option<Box<Choice>>,
 }
 
-/// The state of a transaction after [`reserve`](Transaction::reserve).
+/// A transaction's state after [`reserve`](Transaction::reserve).
 pub(super) enum TransactionProgress<D: Decide> {
     Done(Evaluated<D>),
     /// It waits for the answer to the next entry.
     One(Pending),
-    /// It waits for the answers to a batch of entries.
+    /// It waits for the answers to a batch.
     Several(PendingAnswers),
     /// It waits for the answers to these entries, between which there is a choice.
     Members(Vec<usize>, PendingMembers),
@@ -55,10 +54,10 @@ impl Transaction {
         Self { entries, next: charged, context, ..Self::default() }
     }
 
-    /// Prechecks one entry after the other, and returns `false` at the first that rejects the request: its key is
-    /// banned or owes too much, or its charge would be rejected after others were charged. The first entry is not
-    /// peeked at, since nothing has to be refunded if its charge is rejected. Shadows are not peeked at, since they
-    /// reject nothing.
+    /// Prechecks one entry after the other, and returns `false` at the first that rejects the request, because its key
+    /// is banned or owes too much, or because its charge would be rejected after others were charged. The first entry
+    /// is not peeked at: if its charge is rejected, nothing has to be refunded. Shadows are not peeked at, because they
+    /// never reject.
     #[inline]
     pub(super) fn precheck<D: Decide>(&mut self, scope: Scope<'_, D>) -> bool {
         if let Some(formula) = &scope.in_force.formula {
@@ -79,11 +78,11 @@ impl Transaction {
         true
     }
 
-    /// Peeks at all undecided entries of a rejected request, since the response advertises the longest wait of all
+    /// Peeks at a rejected request's undecided entries, because the response advertises the longest wait over all
     /// policies. The request may have waited, so the policies [in force now](Scope::current) are asked.
     #[cold]
     pub(super) fn peek_undecided<D: Decide>(&mut self, scope: Scope<'_, D>) {
-        // A cost that was spent already rejects nothing.
+        // A cost that was spent already cannot be rejected.
         let rejects = |entry: &PolicyEntry| !scope.policy(entry).shadow && entry.mode != Mode::UpTo;
         let undecided = |entry: &&mut PolicyEntry| entry.decision.is_none() && rejects(entry);
         for entry in self.entries.iter_mut().filter(undecided) {
@@ -111,7 +110,7 @@ impl Transaction {
             let policy = scope.policy(entry);
             let answer = match known_answer.take() {
                 Some(answer) => answer,
-                // Such a policy is charged before the first wait, so its heir after a live change is not looked up:
+                // A policy that answers at once is charged before the first wait, so we do not look up its heir.
                 // `Scope::current` has the details, and one exception.
                 None if policy.answers_at_once() && !entry.fell_back => {
                     policy.limiter.decide(&entry.ask(&self.context))
@@ -132,7 +131,8 @@ impl Transaction {
                     }
                     self.next += 1;
                 }
-                // Not all of a cost that was spent already fits.
+                // `Mode::UpTo`: the cost was spent already and does not fit whole, so the remaining units are charged,
+                // and the request is admitted.
                 Answer::Ready(Ok(rejection)) if self.entries[self.next].mode == Mode::UpTo => {
                     let entry = &mut self.entries[self.next];
                     entry.admit(policy, used_up(&rejection), is_open_ended);
@@ -164,8 +164,8 @@ impl Transaction {
         TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
     }
 
-    /// Charges the next entry, if its limiter does not decide at once: by itself, or in one call with the later entries
-    /// of the same store.
+    /// Charges the next entry, if its limiter does not decide at once, by itself or in one call with later entries on
+    /// the same store.
     #[inline(never)]
     fn charge<D: Decide>(&mut self, scope: Scope<'_, D>) -> EntryCharge {
         let entry = &self.entries[self.next];
@@ -182,11 +182,11 @@ impl Transaction {
         if entry.mode != Mode::Charge {
             return EntryCharge::One(policy.limiter.decide(&entry.ask(&self.context)));
         }
-        // Charged by the last batch already.
+        // The last batch has charged it already.
         if let Some(answer) = self.answers.pop() {
             return EntryCharge::One(Answer::Ready(answer));
         }
-        // Perhaps a free retry: the limiter finds that out in a call of its own.
+        // It may be a free retry, which the limiter finds out in a separate call.
         if let Some(answer) = entry.charge_once(&policy, &self.context) {
             return EntryCharge::One(answer);
         }
@@ -204,7 +204,7 @@ impl Transaction {
             for index in self.next + 1..self.entries.len() {
                 if let Some(other) = claim(&self.entries[index]).filter(|other| other.store() == first.store()) {
                     others.push(other);
-                    // The entry moves right behind the entries of the batch so far, so that the batch stays together.
+                    // Move the entry right behind the batch's entries so far, so that the batch stays together.
                     self.entries[self.next + others.len()..=index].rotate_right(1);
                 }
             }
@@ -215,9 +215,9 @@ impl Transaction {
         EntryCharge::One(policy.limiter.decide(&self.entries[self.next].ask(&self.context)))
     }
 
-    /// Stores the answers of a batch. All decisions are set before the first is acted on, since a rejection names every
-    /// policy that rejects. The first rejection, with its entry, moves to the front: otherwise, a request that one
-    /// policy rejects could be answered with the failure of another.
+    /// Stores a batch's answers. All decisions are set before the first is acted on, because a rejection names every
+    /// policy that rejects. The first rejection moves to the front with its entry. Otherwise, a request that one policy
+    /// rejects could be answered with another's failure.
     pub(super) fn set_answers(&mut self, mut answers: Answers) {
         let entries = &mut self.entries[self.next..];
         for (entry, answer) in entries.iter_mut().zip(&answers) {
@@ -231,15 +231,15 @@ impl Transaction {
         self.answers = answers;
     }
 
-    /// Determines the consequence of a rejection or a failure of the next entry.
+    /// Determines the consequence if the next entry is rejected or its limiter fails.
     #[cold]
     fn resolve<D: Decide>(&mut self, scope: Scope<'_, D>, answer: Result<Decision, LimiterError>) -> Resolution {
         let entry = &mut self.entries[self.next];
         let policy = scope.policy(entry);
-        // The operator has closed the limiter, so that its requests are rejected. That is no failure: it is not counted
-        // as one, and the failure mode does not apply.
+        // If the operator has closed the limiter, its requests are rejected. That does not count as a failure, and the
+        // failure mode does not apply.
         let is_closed = answer.as_ref().is_err_and(LimiterError::is_closed);
-        // A fallback says nothing about the health of the limiter, whose failure was reported before.
+        // A fallback says nothing about the limiter's health, and the failure was reported before.
         if !entry.fell_back && !is_closed {
             policy.report_health(answer.as_ref().err());
         }
@@ -284,7 +284,7 @@ impl Transaction {
         Resolution::RollBack(Cause::Failed(error))
     }
 
-    /// Records the rejection or the failure of the next entry, if there are alternatives.
+    /// With alternatives: records that the next entry is rejected or its limiter failed.
     pub(super) fn reject_next<D: Decide>(&mut self, scope: Scope<'_, D>, answer: Result<Decision, LimiterError>) {
         if let Resolution::RollBack(cause) = self.resolve(scope, answer) {
             self.pass_over(cause);
@@ -294,11 +294,11 @@ impl Transaction {
     /// Refunds the charges made so far, the last one first: see [`Receipt`](crate::values::Receipt).
     #[cold]
     pub(super) fn roll_back<D: Decide>(&mut self, scope: Scope<'_, D>, cause: Cause) -> Rejected<D> {
-        // Of all entries, not only those before `next`: a batch may have charged later ones.
+        // Take back all entries, not only those before `next`, because a batch may have charged later ones.
         self.entries.iter_mut().rev().for_each(|entry| scope.take_back(entry));
         match cause {
             Cause::Rejected => {
-                // The precheck was earlier: waits are advertised as of now, and by the policies of now.
+                // The precheck was earlier, but waits are advertised from now on, by the policies in force now.
                 self.context.now = Now::new();
                 self.peek_undecided(scope);
                 scope.reject(&mut self.entries)
@@ -311,20 +311,20 @@ impl Transaction {
     }
 }
 
-/// The decision on a cost that was spent already, if not all of it fits: the key has nothing left.
+/// The decision if a cost that was spent already does not fit whole: the key has nothing left.
 #[cold]
 fn used_up(rejection: &Decision) -> Decision {
     Decision::allow(rejection.limit(), 0).with_reset_after(rejection.reset_after())
 }
 
-/// The charge of one entry, or of several in one call.
+/// The charge for one entry, or for several in one call.
 enum EntryCharge {
     One(Answer),
     Several(PendingAnswers),
     Members(Vec<usize>, PendingMembers),
 }
 
-/// The consequence of a rejection or a failure of one entry.
+/// The consequence if an entry is rejected or its limiter fails.
 enum Resolution {
     /// The request passes this entry nevertheless.
     Continue,

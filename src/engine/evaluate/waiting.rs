@@ -87,7 +87,7 @@ impl<D: Decide> WaitingRequest<D> {
         }
     }
 
-    /// Ends the wait for an answer, which was `decision` unless it was an error or a batch.
+    /// Ends the wait for an answer. `decision` is that answer, unless it was an error or a batch.
     fn end_wait(&mut self, decision: Option<&Decision>) {
         self.since = None;
         if let Some(policy) = self.queueing() {
@@ -107,7 +107,7 @@ impl<D: Decide> WaitingRequest<D> {
         self.entry().policy_of(&self.in_force.policies)
     }
 
-    /// The policy in whose queue the request waits. Shadows delay no request.
+    /// The policy in whose queue the request waits. Shadows do not delay requests.
     fn queueing(&self) -> Option<&Policy<D>> {
         Some(self.policy()).filter(|policy| policy.description.delays() && !policy.shadow)
     }
@@ -120,7 +120,7 @@ impl<D: Decide> Drop for WaitingRequest<D> {
             policy.lineage.meter.leave_queue();
             policy.lineage.meter.waited(Fate::Cancelled, since.elapsed());
         }
-        // A charge stays, unless it estimates the work of a handler, which was not called.
+        // A charge stays, unless it estimates a handler's work, since the handler was not called.
         let scope = Scope { layer: &self.layer, in_force: &self.in_force };
         scope.note_committed(&mut self.transaction.entries);
         for entry in self.transaction.entries.iter_mut().rev().filter(|entry| entry.admission().is_some()) {

@@ -1,8 +1,8 @@
-//! `KeyCharge`: one of the keys that a request has for a policy.
+//! `KeyCharge`: a key that a request has for a policy, with its cost.
 
 use crate::values::{Mode, PartitionKey, Quota};
 
-/// One of the [keys of a request](super::KeyExtractor::extract_all), and what the request costs it.
+/// A key from [a request's keys](super::KeyExtractor::extract_all), and the cost to charge it.
 ///
 /// ```
 /// use tower_sluice::PartitionKey;
@@ -37,23 +37,23 @@ impl KeyCharge {
         Self { cost: Some(cost), ..self }
     }
 
-    /// Gives the key this quota, in place of what the policy's [`quota_fn`](crate::Policy::quota_fn) returns. Without
-    /// that option, keys have no quotas of their own, and this has no effect.
+    /// Gives the key this quota, in place of the one that the policy's [`quota_fn`](crate::Policy::quota_fn) returns.
+    /// Without that option, keys do not have their own quotas, and this has no effect.
     pub fn quota(self, quota: Quota) -> Self {
         Self { quota: Some(quota), ..self }
     }
 
-    /// Only looks: if the cost does not fit, the request is rejected, but it is never charged. A limiter that cannot be
-    /// peeked at, such as a [`SharedQueue`](crate::SharedQueue), fails instead. While a limiter on a server fails, its
-    /// local fallback lets such a request pass.
+    /// Only checks the key, without charging it: if the cost does not fit, the request is rejected. A limiter that
+    /// cannot be peeked at, such as a [`SharedQueue`](crate::SharedQueue), fails instead. While a limiter on a server
+    /// fails, its local fallback lets such a request pass.
     pub fn peek(self) -> Self {
         Self { mode: Mode::Peek, ..self }
     }
 
-    /// Charges the cost as far as units are left, and never rejects the request: for a cost that was spent already,
-    /// such as the tokens of an answer. The rest is forgiven, as with [`Mode::UpTo`], and it is never refunded. A ban
-    /// that this process keeps does not count. If another key of the request has no room, this one may be charged or
-    /// not: send such costs in a request of their own.
+    /// Charges the cost as far as units are left, and never rejects the request. Use this for a cost that was spent
+    /// already, such as an answer's tokens. The rest is forgiven, as with [`Mode::UpTo`], and it is never refunded. A
+    /// ban that this process keeps does not count. If another key has no room for the request, this one may be charged
+    /// or not, so send such costs in a separate request.
     pub fn up_to(self) -> Self {
         Self { mode: Mode::UpTo, ..self }
     }

@@ -1,4 +1,4 @@
-//! Marks, by which a layer finds the few policies of a request among thousands.
+//! Marks, by which a layer finds a request's few policies among thousands.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use super::KeyExtractor;
 use crate::engine::domain::Domain;
 
-/// What a request has, such as a tenant, as a hash. A [`KeyExtractor`] [names](KeyExtractor::marks) the marks of its
-/// requests.
+/// The hash of something that a request has, such as a tenant. A [`KeyExtractor`] [names](KeyExtractor::marks) its
+/// requests' marks.
 ///
 /// ```
 /// use tower_sluice::key::Mark;
@@ -19,7 +19,7 @@ use crate::engine::domain::Domain;
 /// assert_ne!(Mark::of(&("tenant", "ada")), Mark::of(&("tenant", "bob")));
 /// ```
 ///
-/// Two values rarely have the same mark. A policy is then asked for a key in vain.
+/// Two values rarely have the same mark. If they do, a policy is asked for a key in vain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Mark(u64);
 
@@ -27,7 +27,7 @@ impl Mark {
     /// Hashes a value.
     #[must_use]
     pub fn of(value: &(impl Hash + ?Sized)) -> Self {
-        // The keys of the hash are the same everywhere: a client that finds equal marks gains nothing.
+        // The hash keys are the same everywhere, because a client that finds equal marks does not gain anything.
         let mut hasher = DefaultHasher::new();
         value.hash(&mut hasher);
         Self(hasher.finish())
@@ -40,9 +40,9 @@ impl fmt::Debug for Mark {
     }
 }
 
-/// All marks of a request, in its extensions. A layer then asks only those policies for keys whose
-/// [marks](KeyExtractor::marks) the request has, and those without marks. It does not look at the others, and does not
-/// count the request as `skipped` there. Without this extension, all policies are asked.
+/// All marks that a request has, in its extensions. A layer then asks only the policies whose
+/// [marks](KeyExtractor::marks) the request has, and policies without marks. It does not look at the others, and does
+/// not count the request as `skipped` there. Without this extension, all policies are asked.
 ///
 /// ```
 /// use tower_sluice::key::{Mark, Marks};
@@ -59,18 +59,18 @@ impl FromIterator<Mark> for Marks {
     }
 }
 
-/// The policies of a layer by their marks.
+/// A layer's policies by their marks.
 pub(crate) struct MarkIndex {
     /// The policies that any request may concern.
     unmarked: Vec<u32>,
-    /// Each policy with marks, by the rarest of them.
+    /// Each policy with marks, by its rarest mark.
     by_mark: HashMap<Mark, Vec<u32>>,
 }
 
 impl MarkIndex {
     /// Returns `None` if no policy has marks.
     pub(crate) fn new<'a, D: Domain>(keys: impl Iterator<Item = &'a dyn KeyExtractor<D>>) -> Option<Self> {
-        // A policy with one key rejects requests that have none: it concerns all of them.
+        // A policy with one key rejects requests without it, so it concerns all requests.
         let marks: Vec<_> = keys.map(|key| if key.has_several() { key.marks() } else { Vec::new() }).collect();
         let mut counts: HashMap<Mark, usize> = HashMap::new();
         for mark in marks.iter().flatten() {
@@ -107,7 +107,7 @@ mod tests {
     use crate::engine::key::{KeyCharge, KeyError};
     use crate::values::PartitionKey;
 
-    /// Charges requests with all of these marks.
+    /// Charges requests that have all these marks.
     struct Marked(Vec<&'static str>);
 
     /// One key for all.

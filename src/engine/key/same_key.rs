@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::streak::Streak;
 use crate::values::PartitionKey;
 
-/// Stands for the hash of the first key before there is one. The hash of a key is odd.
+/// Stands for the first key's hash before there is one. A key's hash is odd.
 const NO_KEY: u64 = 0;
 
-/// Stands for the keys of a policy whose clients are meant to share one.
+/// Stands for the keys in a policy whose clients are meant to share one.
 const SHARED_KEYS: u64 = 1;
 
-/// Whether the first thousand keys of a policy are equal, so that it may not distinguish clients.
+/// Checks whether a policy's first thousand keys are equal, so that it may not distinguish clients.
 #[derive(Debug)]
 pub(crate) struct SameKeyCheck {
-    /// A hash of the first key, [`NO_KEY`] or [`SHARED_KEYS`].
+    /// The first key's hash, [`NO_KEY`] or [`SHARED_KEYS`].
     first: AtomicU64,
     streak: Streak<1_000>,
 }
 
 impl SameKeyCheck {
-    /// Checks nothing if clients are meant to share a budget.
+    /// If clients are meant to share a budget, the check does nothing.
     pub(crate) fn new(is_shared: bool) -> Self {
         let streak = Streak::new();
         if is_shared {
@@ -30,12 +30,12 @@ impl SameKeyCheck {
         Self { first: AtomicU64::new(if is_shared { SHARED_KEYS } else { NO_KEY }), streak }
     }
 
-    /// Whether a key was recorded. Shared keys are not: they count as one.
+    /// Whether a key was recorded. Shared keys are not recorded, but this returns `true` for them.
     pub(crate) fn has_seen_a_key(&self) -> bool {
         self.first.load(Ordering::Relaxed) != NO_KEY
     }
 
-    /// Records a request's key; returns `true` once, if the first thousand are equal.
+    /// Records a request's key. Returns `true` once, if the first thousand are equal.
     #[inline]
     pub(crate) fn record(&self, key: &PartitionKey) -> bool {
         !self.streak.is_decided() && self.compare(key)
@@ -47,7 +47,8 @@ impl SameKeyCheck {
         key.hash(&mut hasher);
         // Odd, so never `NO_KEY`.
         let hash = hasher.finish() | 1;
-        // Of several first requests, one sets the hash; the others compare theirs with it, as later ones do.
+        // If several first requests come at once, one sets the hash, and the others compare theirs with it, as later
+        // ones do.
         match self.first.compare_exchange(NO_KEY, hash, Ordering::Relaxed, Ordering::Relaxed) {
             Err(first) if first != hash => {
                 self.streak.interrupt();
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn one_other_key_among_the_first_thousand_ends_the_check() {
+    fn one_other_key_ends_the_check() {
         for other in [2, 500, 1_000] {
             let check = SameKeyCheck::new(false);
             let key = |i: u32| PartitionKey::from(if i == other { "other" } else { "same" });
@@ -79,13 +80,13 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_shared_on_purpose_is_not_reported() {
+    fn intentionally_shared_keys_are_not_reported() {
         let check = SameKeyCheck::new(true);
         assert!(!(0..5_000).any(|_| check.record(&PartitionKey::SHARED)));
     }
 
     #[test]
-    fn a_key_is_seen_once_it_is_recorded() {
+    fn recorded_keys_are_seen() {
         let check = SameKeyCheck::new(false);
         assert!(!check.has_seen_a_key());
         check.record(&"a".into());

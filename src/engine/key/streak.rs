@@ -1,22 +1,21 @@
-//! `Streak`: whether something is true of all of the first requests.
+//! `Streak`: whether something is true of all the first requests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The count of an interrupted streak. Far above `LONG`, and far enough below `u32::MAX` that the threads which are
-/// still counting do not make it wrap around.
+/// An interrupted streak's count. Far above `LONG`, and far enough below `u32::MAX` that threads that are still
+/// counting do not make it wrap around.
 const INTERRUPTED: u32 = 1 << 31;
 
-/// A length of a streak that is logged.
+/// A streak length that is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Length {
     First,
     Long,
 }
 
-/// Whether something is true of all of the first `LONG` requests. Once that is decided, the check costs one relaxed
-/// load.
+/// Whether something is true of all the first `LONG` requests. Once that is decided, the check costs one relaxed load.
 ///
-/// All accesses are relaxed: no other data depends on this count.
+/// All accesses are relaxed, because no other data depends on this count.
 #[derive(Debug)]
 pub(crate) struct Streak<const LONG: u32>(AtomicU32);
 
@@ -32,8 +31,7 @@ impl<const LONG: u32> Streak<LONG> {
 
     /// Counts one more request, and says whether it begins the streak or makes it long.
     ///
-    /// Every `fetch_add` returns another count, so of several threads exactly one gets each answer, and only that one
-    /// logs.
+    /// Every `fetch_add` returns another count, so exactly one thread gets each answer, and only that one logs.
     #[cold]
     pub(crate) fn extend(&self) -> Option<Length> {
         match self.0.fetch_add(1, Ordering::Relaxed) {
@@ -43,7 +41,7 @@ impl<const LONG: u32> Streak<LONG> {
         }
     }
 
-    /// Like [`extend`](Self::extend), and only says whether the request makes the streak long.
+    /// Like [`extend`](Self::extend), but only returns whether the request makes the streak long.
     pub(crate) fn grows_long(&self) -> bool {
         self.extend() == Some(Length::Long)
     }

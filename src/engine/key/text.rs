@@ -1,11 +1,11 @@
 //! Keys as text: as an operator types them, and as a page shows them.
 //!
-//! A text is trimmed, or a JSON-like string in quotation marks, for names that begin or end with white space, have a
-//! ` + `, or begin with a quotation mark or a parenthesis. In such a string, `\xff` is a byte. A combination is its
+//! A text is trimmed. Names that begin or end with white space, have a ` + `, or begin with a quotation mark or a
+//! parenthesis are JSON-like strings in quotation marks. In such a string, `\xff` is a byte. A combination is its
 //! parts, with ` + ` between them.
 //!
-//! [`text_of`] and [`key_of_text`] are one mapping there and back, for every key and every extractor: a key that has no
-//! such text is written as its bytes, `(0x00ff)`, or as the hash that is kept of it, `(sha256:…)`.
+//! [`text_of`] and [`key_of_text`] are inverse to each other, for every key and every extractor. A key without such a
+//! text is written as its bytes, `(0x00ff)`, or as its hash, `(sha256:…)`, if only that is kept.
 
 use std::any::TypeId;
 use std::borrow::Cow;
@@ -18,13 +18,13 @@ use super::KeyExtractor;
 use crate::engine::domain::Domain;
 use crate::values::PartitionKey;
 
-/// Stands between the parts of a combination.
+/// Stands between a combination's parts.
 pub(crate) const SEPARATOR: &str = " + ";
 
 /// The text of the one key that [all requests share](PartitionKey::SHARED).
 pub(crate) const SHARED: &str = "(shared)";
 
-/// The reason why a text is no key of a policy: it describes the keys.
+/// The error if a text is not a policy's key. It describes the keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyTextError {
     expected: Cow<'static, str>,
@@ -66,29 +66,29 @@ pub(crate) fn write_shared(key: &PartitionKey) -> Option<String> {
 /// The bytes of a key, in hexadecimal, stand between this and a closing parenthesis.
 const BYTES: &str = "(0x";
 
-/// The SHA-256 of a key of which only this is kept, in hexadecimal, stands between this and a closing parenthesis.
+/// If only a key's SHA-256 is kept, it stands in hexadecimal between this and a closing parenthesis.
 const HASH: &str = "(sha256:";
 
-/// The most bytes of a text: those of the longest key, as hexadecimal digits.
+/// A text's greatest length, in bytes: the longest key, as hexadecimal digits.
 const LONGEST: usize = BYTES.len() + 2 * 256 + 1;
 
-/// Returns the text of a key. [`key_of_text`] reads this key from it, so no two keys have the same text.
+/// Returns a key's text. [`key_of_text`] reads this key from it, so no two keys have the same text.
 pub(crate) fn text_of<D: Domain>(extractor: &dyn KeyExtractor<D>, key: &PartitionKey) -> String {
-    // Checked, since an extractor may be the user's: it may write keys that it does not make, or paint on a terminal.
+    // Check the text, because a user's extractor may write keys that it does not make, or paint on a terminal.
     let is_its = |text: &String| {
         text.len() <= LONGEST && text.chars().all(is_printable) && key_of_text(extractor, text).as_ref() == Ok(key)
     };
     extractor.write_text(key).filter(is_its).unwrap_or_else(|| bytes_of(key))
 }
 
-/// Returns the key that a text stands for, as an operator writes it: `203.0.113.7` for an address, for example. The
-/// bytes of a key that has no other text are `(0x00ff)`.
+/// Returns the key that a text stands for, as an operator writes it, such as `203.0.113.7` for an address. A key
+/// without another text is written as its bytes, `(0x00ff)`.
 ///
 /// # Errors
 ///
-/// If the extractor makes no key of such a text.
+/// If the extractor does not make a key from such a text.
 pub fn key_of_text<D: Domain>(extractor: &dyn KeyExtractor<D>, text: &str) -> Result<PartitionKey, KeyTextError> {
-    // A part of a combination may be written so, too.
+    // If this is a combination, only a part may be written so.
     let trimmed = if text.contains(SEPARATOR) { "" } else { text.trim() };
     let read = match (trimmed.strip_prefix(BYTES), trimmed.strip_prefix(HASH)) {
         (Some(digits), _) => read_digits(digits).map(PartitionKey::from),
@@ -120,10 +120,10 @@ fn read_byte(high: u8, low: u8) -> Option<u8> {
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()
 }
 
-/// Whether a person sees the character: it is no control character, has a width, does not turn the direction of
-/// writing, and if it is white space, it is the common space.
+/// Whether a person sees the character: it is not a control character, has a width, does not change the writing
+/// direction, and if it is white space, it is the common space.
 fn is_printable(char: char) -> bool {
-    /// The characters of Unicode's category Cf that occur outside of single scripts.
+    /// The characters in Unicode's category Cf that occur outside single scripts.
     const FORMATS: [RangeInclusive<char>; 9] = [
         '\u{ad}'..='\u{ad}',
         '\u{61c}'..='\u{61c}',
@@ -139,8 +139,8 @@ fn is_printable(char: char) -> bool {
     !is_format && !char.is_control() && (char == ' ' || !char.is_whitespace())
 }
 
-/// Returns the name that a text stands for: trimmed, or the content of a string in quotation marks. `None` if such a
-/// string does not end in its mark, or has an escape other than `\"`, `\\` and `\xff`.
+/// Returns the name that a text stands for: the trimmed text, or a quoted string's content. `None` if such a string
+/// does not end in its mark, or has an escape other than `\"`, `\\` and `\xff`.
 pub(crate) fn unquoted(text: &str) -> Option<Cow<'_, [u8]>> {
     let text = text.trim();
     let Some(rest) = text.strip_prefix('"') else { return Some(text.as_bytes().into()) };
@@ -192,7 +192,7 @@ pub(crate) fn quoted(name: &[u8]) -> String {
     quoted
 }
 
-/// Whether a name needs no quotation marks.
+/// Whether a name does not need quotation marks.
 fn is_plain(name: &str) -> bool {
     !name.is_empty()
         && name.trim() == name
@@ -226,13 +226,13 @@ pub(crate) fn parts(text: &str) -> Vec<&str> {
     parts
 }
 
-/// Reads the name of a user, the value of a header, or any other text.
+/// Reads a user name, a header value, or any other text.
 pub(crate) fn read_name(text: &str, expected: &'static str) -> Result<PartitionKey, KeyTextError> {
     let name = unquoted(text).filter(|name| !name.is_empty());
     name.map(|name| PartitionKey::from(&*name)).ok_or_else(|| KeyTextError::new(expected))
 }
 
-/// Writes a key of text. `None` if only its hash is kept, or if its bytes are shorter as digits.
+/// Writes a text key. `None` if only its hash is kept, or if its bytes are shorter as digits.
 pub(crate) fn write_name(key: &PartitionKey) -> Option<String> {
     let bytes = Some(key.as_bytes()).filter(|_| key.kept_hash().is_none())?;
     Some(quoted(bytes)).filter(|text| text.len() <= BYTES.len() + 2 * bytes.len() + 1)
@@ -251,8 +251,8 @@ pub(crate) fn split(key: &PartitionKey, parts: usize) -> Option<Vec<PartitionKey
     (found.len() == parts).then_some(found)
 }
 
-/// The type that a closure returns as its key: so a number that an operator types is the key that the closure makes of
-/// it.
+/// The type that a closure returns as its key. With it, a number that an operator types is read as the closure's key
+/// for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
     U32,
@@ -261,7 +261,7 @@ pub(crate) enum Content {
     I32,
     I64,
     Address,
-    /// Text, or a type of the user's own, which is taken for one.
+    /// Text, or a user's type, which is taken for text.
     Text,
 }
 
@@ -332,7 +332,7 @@ pub(crate) fn address(key: &PartitionKey) -> Option<IpAddr> {
     v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-/// The form of RFC 9562, section 4, in any case.
+/// Reads the form in RFC 9562, section 4, in upper or lower case.
 fn read_uuid(text: &str) -> Option<u128> {
     let groups: Vec<_> = text.split('-').map(str::len).collect();
     let is_hex = text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit());
@@ -357,7 +357,7 @@ mod tests {
     use crate::testing::Random;
     use crate::util::effort::rounds;
 
-    /// Checks that `text` stands for the key of `request`, and returns the text that is written.
+    /// Checks that `text` stands for the key of `request`, and returns the written text.
     #[track_caller]
     fn typed(extractor: &impl KeyExtractor, request: &Request<()>, text: &str) -> String {
         let key = extractor.extract(&RequestHead::from(request)).unwrap();
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_stands_for_the_network_that_has_the_budget() {
+    fn addresses_stand_for_their_networks() {
         let peer = PeerIp::new();
         assert_eq!(typed(&peer, &from_peer("203.0.113.7:1"), " 203.0.113.7 "), "203.0.113.7");
         assert_eq!(typed(&peer, &from_peer("203.0.113.7:1"), "::ffff:203.0.113.7"), "203.0.113.7");
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_values_are_trimmed_and_may_be_quoted() {
+    fn names_are_trimmed_and_may_be_quoted() {
         let mut request = Request::builder().header("x-api-key", " k1 ").body(()).unwrap();
         request.extensions_mut().insert(User::new(" a \"+\\ "));
         assert_eq!(typed(&HeaderKey::from_static("x-api-key"), &request, " k1"), "k1");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_combination_is_written_with_a_plus_between_its_parts() {
+    fn combinations_are_joined_by_a_plus() {
         let mut request = from_peer("203.0.113.7:1");
         request.extensions_mut().insert(User::new("alice"));
         let pair = (User::key(), PeerIp::new());
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_the_closure_returns_them() {
+    fn numbers_match_the_closures_type() {
         let mut request = Request::new(());
         request.extensions_mut().insert(7_u64);
         assert_eq!(typed(&ExtensionKey::new(|id: &u64| *id), &request, "7"), "7");
@@ -450,9 +450,9 @@ mod tests {
         assert!(global.read_text("alice").unwrap_err().expected().contains("(shared)"));
     }
 
-    /// Each kind of key that a person cannot type has a text in one form.
+    /// Each kind of key that a person cannot type has a text.
     #[test]
-    fn keys_that_are_no_text_are_written() {
+    fn untypable_keys_are_written() {
         let by_name = |key: PartitionKey| text_of(&User::key(), &key);
         assert_eq!(by_name(b"\xff\xfe".into()), "(0xfffe)");
         assert_eq!(by_name("a\tb\u{85}c d".into()), r#""a\x09b\xc2\x85c d""#);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_cut_off_is_no_key() {
+    fn truncated_texts_are_not_keys() {
         let by_name = User::key();
         for text in ["(0xf)", "(0xff", "(0xfg)", "(sha256:00)", "\"a", "\"a\\\"", "\"a\\xf\"", "\"a\\q\"", "\"a\" b"] {
             assert!(key_of_text(&by_name, text).is_err(), "{text}");
@@ -478,7 +478,7 @@ mod tests {
         assert_eq!(key_of_text(&by_name, " (0xFFfe) "), Ok(b"\xff\xfe".into()));
     }
 
-    /// An extractor of a user, whose keys are written as one text, with a line feed, or not at all.
+    /// A user's extractor, whose keys are written as one text, with a line feed, or not at all.
     struct Careless(Option<&'static str>);
 
     impl KeyExtractor for Careless {
@@ -491,7 +491,7 @@ mod tests {
         }
     }
 
-    /// Keys of all lengths, of bytes that texts consist of, and of parts.
+    /// Keys of all lengths, from bytes that texts consist of, and from parts.
     fn any_key(random: &mut Random) -> PartitionKey {
         const ALPHABET: [&[u8]; 16] = [
             b"a",
@@ -526,9 +526,9 @@ mod tests {
         }
     }
 
-    /// An operator acts on the key that is shown: its text is read as this key, and no two keys have one text.
+    /// An operator acts on the key that is shown, so its text is read as this key, and no two keys have one text.
     #[test]
-    fn each_key_has_a_text_of_its_own() {
+    fn each_key_has_its_own_text() {
         let nested = ((User::key(), PeerIp::new()), Global);
         let one: Vec<Box<dyn KeyExtractor>> = vec![Box::new(User::key())];
         let extractors: [&dyn KeyExtractor; 12] = [

@@ -16,8 +16,8 @@ impl<D: Domain> Policy<D> {
         Ok(adjusted)
     }
 
-    /// Charges units to a key: those that are left, and the others as a debt. `quota` is the quota of the key, if a
-    /// request provides it.
+    /// Charges units to a key: first the remaining units, and the others as a debt. `quota` is the key's own quota, if
+    /// a request provides it.
     pub(crate) async fn charge_by_hand(
         &self,
         key: &PartitionKey,
@@ -49,8 +49,8 @@ impl<D: Domain> Policy<D> {
         if self.exception_here(key).is_some_and(|exception| !exception.is_ban) {
             return Err(LimiterError::allowed_by_hand());
         }
-        // Claimed before the limiter is asked, since a server may take its time: of two charges with one reference, the
-        // second does nothing.
+        // Claim the reference before asking the limiter, because a server may take its time. If two charges have one
+        // reference, the second does nothing.
         let references = &self.lineage.record.charges_by_hand;
         let now = Monotonic.now();
         let claimed = references.once(key, reference, now, now.saturating_add(REFERENCE_KEPT), || Ok(()))?;
@@ -77,7 +77,7 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Charges the units that are left, and adds the others to the debt of the key: on the server, if it keeps debts.
+    /// Charges the remaining units, and adds the others to the key's debt, on the server if it keeps debts.
     async fn charge_now(&self, ask: &Ask<'_>, quota: Quota) -> Result<(), LimiterError> {
         if let Some(server) = self.description.keeps_standing() {
             return server.owe(ask).await.map(drop);

@@ -1,4 +1,4 @@
-//! The calls of a policy to its limiter.
+//! A policy's calls to its limiter.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::engine::policy::overrides::Overrides;
 use crate::values::{Answer, Ask, Decision, Exception, LimiterError, Mode, Override, PartitionKey, Pending, Quota};
 
 impl<D: Domain> Policy<D> {
-    /// The decision of a peek, if the limiter answers one without waiting.
+    /// The decision from a peek, if the limiter answers one without waiting.
     pub(crate) fn peek(&self, ask: &Ask<'_>) -> Option<Decision> {
         if self.description.answers(Mode::Peek) { self.limiter.decide(&ask.to(Mode::Peek)).at_once() } else { None }
     }
@@ -23,7 +23,8 @@ impl<D: Domain> Policy<D> {
         if self.description.answers(Mode::Shadow) { Mode::Shadow } else { Mode::Charge }
     }
 
-    /// The mode in which it charges for a request that was admitted already, by the local fallback if it `fell_back`.
+    /// The mode in which the limiter charges for a request that was admitted already, by the local fallback if it
+    /// `fell_back`.
     pub(super) fn mode_of_shortfalls(&self, fell_back: bool) -> Mode {
         let is_local = fell_back && self.description.answers(Mode::Fallback);
         if is_local { Mode::Fallback } else { self.mode_of_shadows() }
@@ -34,10 +35,10 @@ impl<D: Domain> Policy<D> {
         self.description.answers(Mode::Fallback).then(|| self.limiter.decide(&ask.to(Mode::Fallback)))
     }
 
-    /// Charges the units that are left, up to the cost, and forgives the rest.
+    /// Charges the remaining units, up to the cost, and forgives the rest.
     pub(super) fn charge_up_to(&self, ask: &Ask<'_>) {
         if self.description.answers(Mode::UpTo) {
-            // A pending answer is dropped, which is fine: in this mode, a limiter charges even then.
+            // We may drop a pending answer, because in this mode a limiter charges even then.
             let _ = self.limiter.decide(&ask.to(Mode::UpTo));
             return;
         }
@@ -45,15 +46,15 @@ impl<D: Domain> Policy<D> {
         charge_left(ask, |ask| self.charge_as_shadow(ask).at_once());
     }
 
-    /// Charges the local fallback the units that it has left, up to the cost, and forgives the rest.
+    /// Charges the local fallback's remaining units, up to the cost, and forgives the rest.
     pub(crate) fn fall_back_up_to(&self, ask: &Ask<'_>) {
         charge_left(ask, |ask| self.fall_back(ask)?.at_once());
     }
 
-    /// Returns the state of a key, without charging it. `quota` is the quota of the key, if a request provides it.
+    /// Returns a key's state, without charging it. `quota` is the key's own quota, if a request provides it.
     pub(crate) async fn peek_at_key(&self, key: &PartitionKey, quota: Option<Quota>) -> Result<Decision, LimiterError> {
-        // A charge of 0 instead of a peek: every limiter answers `Mode::Charge`, and nothing is charged. If no request
-        // provides the key's quota, the limiter may know it from the last request.
+        // Charge 0 instead of a peek, because every limiter answers `Mode::Charge`. If no request provides the key's
+        // quota, the limiter may know it from the last request.
         let ask = Ask::charge(key, 0).under(quota);
         let is_unknown = self.costs.quota.is_some() && quota.is_none();
         let ask = if is_unknown { ask.keeping_quota() } else { ask };
@@ -68,8 +69,8 @@ impl<D: Domain> Policy<D> {
         })
     }
 
-    /// The decision on a key that is looked at, with the time of the next unit. A limiter that does not say it, such as
-    /// a queue, rejects a peek at one unit with it.
+    /// The decision on a key that is looked at, with the time until the next unit. If a limiter does not report that
+    /// time, as a queue does not, its rejection of a peek at one unit does.
     fn until_next_unit(&self, ask: &Ask<'_>, decision: Decision) -> Decision {
         let is_used_up = decision.is_allowed() && decision.remaining() == 0 && decision.next_after().is_none();
         if !is_used_up || self.description.sheds() {
@@ -79,15 +80,14 @@ impl<D: Domain> Policy<D> {
         next.map_or(decision, |next| decision.with_next_after(next))
     }
 
-    /// The ban or the allowance of a key, if it decides on requests before their limiter is asked. If a server keeps
-    /// the bans, the server is asked instead.
+    /// A key's ban or allowance, if it decides on requests before the limiter is asked. If a server keeps the bans, the
+    /// server is asked instead.
     #[inline]
     pub(crate) fn exception_before_limiter(&self, key: &PartitionKey) -> Option<Exception> {
         if self.description.keeps_standing().is_some() { None } else { self.exception_here(key) }
     }
 
-    /// The ban or the allowance of a key, as this process knows it. An allowance goes first, and then the ban that
-    /// lasts longer.
+    /// A key's ban or allowance, as this process knows it. An allowance goes first, and then the ban that lasts longer.
     #[inline]
     pub(crate) fn exception_here(&self, key: &PartitionKey) -> Option<Exception> {
         let by_hand = self.lineage.record.overrides().and_then(|overrides| overrides.find(key));
@@ -98,7 +98,7 @@ impl<D: Domain> Policy<D> {
         by_hand.into_iter().chain(by_penalty).max_by_key(Exception::left)
     }
 
-    /// The time since this process made the ban or the allowance by hand of a key, or first saw it.
+    /// The time since this process made a key's ban or allowance by hand, or first saw it.
     pub(crate) fn override_age(&self, key: &PartitionKey) -> Option<Duration> {
         self.lineage.record.overrides()?.age(key)
     }
@@ -131,25 +131,25 @@ impl<D: Domain> Policy<D> {
             Some(penalty) => penalty.remember(key, ban.left),
             // The server reports it with each rejection, and a look costs other requests less than a write.
             None if self.lineage.record.overrides().is_some_and(|overrides| overrides.knows(key, ban)) => {}
-            // Too many to remember: the server still knows this one.
+            // If there are too many to remember, the server still knows this one.
             None => drop(self.override_here(key, Override::Ban { span: ban.left, reason: ban.reason })),
         }
     }
 
-    /// Reports what an operator has done to a key. This process forgets the ban that it ends, and remembers what it has
-    /// made on a server, to list it, and for outages.
+    /// Reports an operator's act on a key. This process forgets a ban that the act ends, and remembers an override that
+    /// it has made on a server, to list it, and for outages.
     pub(crate) fn note_override(&self, key: &PartitionKey, by_hand: Override) {
         if !matches!(by_hand, Override::Ban { .. }) {
             self.lineage.lift_ban(key);
         }
         if self.description.keeps_standing().is_some() {
-            // Too many to remember: the server still knows this one.
+            // If there are too many to remember, the server still knows this one.
             let _ = self.override_here(key, by_hand);
         }
         self.report_override(key, by_hand);
     }
 
-    /// Records a rejection by the limiter. Returns the ban, if the key is banned.
+    /// Records that the limiter has rejected a request. Returns the ban, if the key is banned.
     #[cold]
     pub(crate) fn note_rejection(&self, key: &PartitionKey, rejection: &Decision) -> Option<Exception> {
         let server = self.description.keeps_standing();
@@ -169,7 +169,7 @@ impl<D: Domain> Policy<D> {
         }
         self.forgive(key);
         if self.description.answers(Mode::Reset) {
-            // Before the call: an operator who does not wait for it has acted nevertheless.
+            // Report before the call, because an operator who does not wait for it has acted nevertheless.
             self.report_reset(key);
         } else {
             self.report_override(key, Override::Lift);
@@ -179,9 +179,9 @@ impl<D: Domain> Policy<D> {
     }
 }
 
-/// Charges the units that are left in two steps: first all units of the cost, and if that is rejected, the units that
-/// the rejection reports. `charge` returns the decision on one step, unless it is pending. A pending answer is
-/// dropped unpolled, and its charge is forgiven: the response is ready, and waits for no server and no turn.
+/// Charges the remaining units in two steps: first the whole cost, and if that is rejected, the units that the
+/// rejection reports. `charge` returns the decision on one step, unless it is pending. A pending answer is dropped
+/// unpolled, and its charge is forgiven, because the response is ready and must not wait for a server or a queue.
 fn charge_left(ask: &Ask<'_>, charge: impl Fn(&Ask<'_>) -> Option<Decision>) {
     if let Some(left) = charge(ask).and_then(|decision| decision.partial_cost(ask.cost())) {
         let _ = charge(&ask.costing(left));

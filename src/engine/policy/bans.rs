@@ -29,77 +29,76 @@ use crate::values::{Answer, Ask, BanGrowth, Decision, Finish, KeepsStanding, Par
 ///
 /// # Which rejections count
 ///
-/// A rejection counts if its request comes before the end of the wait that the latest rejection of the key advertised.
-/// A client that waits as advertised is never banned, however often it is rejected. A policy's penalty counts the
-/// policy's own rejections only, and no rejections by other policies of the layer or by inner layers. These do not
-/// count either:
+/// A rejection counts if its request comes before the wait is over that the key's latest rejection advertised. A client
+/// that waits as advertised is never banned, however often it is rejected. A policy's penalty counts only the policy's
+/// own rejections, and not those by the layer's other policies or by inner layers. These do not count either:
 ///
 /// - rejections while the key is banned: a ban ends at the time that its first response advertised;
-/// - rejections without a `Retry-After`, of a cost that never fits: they advertise no wait;
-/// - rejections of requests that would fit if the [refundable charges](crate::Policy::charge_when) of the key were
-///   refunded whose responses are awaited: the limit may turn out not to be used up. Ten rejections are excused for
-///   each of these charges; further rejections count, and so do rejections once the responses are far overdue.
+/// - rejections without a `Retry-After`, because a cost never fits: they do not advertise a wait;
+/// - rejections of requests that would fit if the key's [refundable charges](crate::Policy::charge_when) that await a
+///   response were refunded, because the limit may turn out not to be used up. Each such charge excuses ten rejections.
+///   Further rejections count, and so do rejections once the responses are far overdue.
 ///
-/// If a client sends requests concurrently, rejections count from the second one on, since the first one has
-/// advertised a wait by then. Let the quota of rejections exceed the requests that a well-behaved client has in
+/// If a client sends requests concurrently, rejections count from the second one on, since the first one has advertised
+/// a wait by then. Set the quota of rejections higher than the number of requests that a well-behaved client has in
 /// flight.
 ///
 /// # Memory
 ///
-/// In this process's memory: up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with
-/// counted rejections; some 5 MiB once all three tables are used, and nothing before the first rejection. A flood of
-/// more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route). A
-/// [snapshot](crate::snapshot::Snapshots) keeps them through a restart.
+/// This process keeps up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with counted
+/// rejections in memory. That takes some 5 MiB once all three tables are used, and nothing before the first rejection.
+/// A flood of more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
+/// A [snapshot](crate::snapshot::Snapshots) keeps bans through a restart.
 ///
 /// # On several machines
 ///
-/// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps them
-/// with the budgets of its keys. Each process counts the rejections that it has made; once one of them bans a key,
-/// all reject it, by the calls that they make anyway. A ban begins there by a call in the background, so it ends
-/// later than the first response advertised, by the duration of the call; all other responses advertise the exact
-/// time. And [`LimitsHandle::reset`](crate::LimitsHandle::reset) in one process lifts the ban in all. While the
-/// server does not answer, a process rejects the keys that it has banned, or has seen to be banned. A limit in memory
-/// belongs to one process, and so do its bans.
+/// A limit on a server that [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis does, keeps bans with
+/// its keys' budgets. Each process counts the rejections that it has made. Once one process bans a key, all reject it,
+/// without further calls. The ban begins on the server by a call in the background, so it ends later than the first
+/// response advertised, by the call's duration. All other responses advertise the exact time.
+/// [`LimitsHandle::reset`](crate::LimitsHandle::reset) in one process lifts the ban in all. While the server does not
+/// answer, a process rejects the keys that it has banned, or has seen to be banned. A limit in memory belongs to one
+/// process, and so do its bans.
 #[must_use]
 #[doc(alias("ban", "block", "fail2ban"))]
 pub struct Penalty {
     rejections: Quota,
     ban: Duration,
-    /// How bans become longer when they are repeated, if they do.
+    /// How repeated bans become longer, if they do.
     growth: Option<BanGrowth>,
-    /// The budget of premature retries of a key. Once it is used up, the key is banned.
+    /// Each key's budget for premature retries. Once it is used up, the key is banned.
     misconduct: Arc<dyn Limiter>,
     record: Arc<PenaltyRecord>,
 }
 
-/// The bans and the advertised waits of keys, as absolute deadlines, so that another penalty can share them unchanged.
+/// The bans and advertised waits per key, as absolute deadlines, so that another penalty can share them unchanged.
 pub(crate) struct PenaltyRecord {
     pub(in crate::engine::policy) bans: Deadlines,
     pub(in crate::engine::policy) advised: Deadlines,
-    /// The bans of keys, if they grow.
+    /// Each key's number of bans, if bans grow.
     pub(in crate::engine::policy) repeated: ExpiringTable<RepeatedBans>,
-    /// The type of the clock. Penalties that share the record read the same clock, so a penalty with a clock of
-    /// another type does not share it.
+    /// The clock's type. Penalties that share the record read the same clock, so a penalty with another clock type does
+    /// not share it.
     clock: TypeId,
 }
 
-/// The time in which a server is asked at most once to ban a key.
+/// The shortest time between two calls that ask a server to ban a key.
 const CALL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl PenaltyRecord {
-    /// Forgets the ban and the advertised wait of a key.
+    /// Forgets a key's bans and its advertised wait.
     pub(crate) fn lift(&self, key: &PartitionKey) {
         self.bans.forget(key);
         self.advised.forget(key);
         self.repeated.forget(key);
     }
 
-    /// The number of bans of a key that are not forgotten.
+    /// The number of a key's bans that are not forgotten.
     fn bans_of(&self, key: &PartitionKey) -> u32 {
         self.repeated.get(key).map_or(0, |(bans, _)| bans.times)
     }
 
-    /// Records that a ban of a key has begun, which lasts for another `left`: the first one after `before` others.
+    /// Records that a key's ban has begun after `before` others, and lasts for another `left`.
     fn repeat(&self, key: &PartitionKey, growth: &BanGrowth, before: u32, left: Duration) {
         self.repeated.update(key, |bans, now| {
             let times = bans.map_or(0, |bans| bans.times).max(before.saturating_add(1));
@@ -109,7 +108,7 @@ impl PenaltyRecord {
     }
 }
 
-/// The number of bans of a key, and until when they are remembered.
+/// A key's number of bans, and until when they are remembered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine::policy) struct RepeatedBans {
     times: u32,
@@ -151,10 +150,9 @@ impl Penalty {
         Self::with_parts(rejections, ban, Monotonic)
     }
 
-    /// Makes each further ban of a key `factor` times as long as the one before it, up to `up_to`: with 2 and a day, a
-    /// first ban of ten minutes is followed by 20 minutes, 40 minutes, and so on. Once a key was not banned for the
-    /// time `up_to`, or [another](Self::forgetting_after), its bans are forgotten, and the next one is a first one
-    /// again.
+    /// Makes a key's next ban `factor` times as long as the one before it, up to `up_to`. With 2 and a day, a first ban
+    /// of ten minutes is followed by 20 minutes, 40 minutes, and so on. Once a key was not banned for the time `up_to`,
+    /// or [another](Self::forgetting_after), its bans are forgotten, and the next one is a first one again.
     ///
     /// ```
     /// use std::time::Duration;
@@ -166,22 +164,21 @@ impl Penalty {
     /// let penalty = penalty.growing(2, DAY).forgetting_after(7 * DAY);
     /// ```
     ///
-    /// An operator who [lifts](crate::LimitsHandle::unban) a ban, allows a key or resets it makes the key's bans
+    /// If an operator [lifts](crate::LimitsHandle::unban) a ban, allows a key or resets it, the key's bans are
     /// forgotten, too. A live change keeps them, and applies its own factor and times to the next ban. A
     /// [snapshot](crate::snapshot::Snapshots) keeps them through a restart.
     ///
     /// # Memory
     ///
-    /// 3 MiB more, from the first ban on, for the bans of 65,536 keys. If there are more, those that would be forgotten
-    /// first are.
+    /// 3 MiB more, from the first ban on, for 65,536 keys with bans. If there are more, we forget those that would be
+    /// forgotten first.
     ///
     /// # On several machines
     ///
     /// On Redis and PostgreSQL, the call that begins a ban counts it there, so all processes that share the limit count
-    /// bans together.
-    /// The response that begins a ban advertises it by the bans that its process knows, and may advertise less than the
-    /// ban that the server then makes; all later responses advertise the exact time. On other servers, and in memory,
-    /// each process counts the bans that it has begun.
+    /// bans together. The response that begins a ban computes it from the bans that its own process knows, so it may
+    /// advertise less than the ban that the server then makes. All later responses advertise the exact time. On other
+    /// servers, and in memory, each process counts the bans that it has begun.
     ///
     /// # Panics
     ///
@@ -197,8 +194,8 @@ impl Penalty {
         Self { growth: Some(BanGrowth::new(self.ban, factor, up_to)), ..self }
     }
 
-    /// Sets the time from the end of a ban after which the bans of a key are forgotten, if it was not banned again. Has
-    /// no effect unless bans are [growing](Self::growing): call it after that.
+    /// Sets the time after which a key's bans are forgotten, counted from the last ban's end. Has no effect unless bans
+    /// are [growing](Self::growing), so call it after that.
     ///
     /// # Panics
     ///
@@ -239,21 +236,21 @@ impl Penalty {
         &self.misconduct
     }
 
-    /// The rest of the ban of a key, if it is banned.
+    /// The rest of a key's ban, if it is banned.
     #[inline]
     pub(crate) fn banned_for(&self, key: &PartitionKey) -> Option<Duration> {
         self.record.bans.time_left(key)
     }
 
-    /// The rest of the advertised wait of a key, if there is one.
+    /// The rest of a key's advertised wait, if there is one.
     pub(crate) fn advised_for(&self, key: &PartitionKey) -> Option<Duration> {
         self.record.advised.time_left(key)
     }
 
-    /// Counts a rejection if it came before the end of an advertised wait. Returns the ban, if the key is banned now,
-    /// and whether it begins.
+    /// Counts a rejection if it came before an advertised wait was over. Returns the ban, if the key is banned now, and
+    /// whether it begins.
     ///
-    /// If the `server` of the limiter keeps bans, a new one is made there in the background, and remembered here for
+    /// If the limiter's `server` keeps bans, a new one is made there in the background, and remembered here for
     /// outages.
     pub(crate) fn note_rejection(
         &self,
@@ -273,8 +270,8 @@ impl Penalty {
             }
             return self.banned_for(key).map(|left| (left, begins));
         };
-        // If several requests arrive at once, the first one begins the ban, and makes the call. It counts once the
-        // server has answered; until then, it is the next one.
+        // If several requests arrive at once, the first one begins the ban, and makes the call. The ban is counted once
+        // the server has answered. Until then, it is the next one.
         let begun_as = |span: Duration, left: Duration| left <= span && left > span.saturating_sub(CALL_INTERVAL);
         let latest = self.ban_after(bans.saturating_sub(1));
         let has_begun = self.banned_for(key).is_some_and(|left| begun_as(span, left) || begun_as(latest, left));
@@ -283,7 +280,7 @@ impl Penalty {
             let ban = server.ban(key, span, self.growth);
             let (record, growth, key) = (Arc::clone(&self.record), self.growth, key.clone());
             crate::util::spawn(async move {
-                // If it fails, the next premature retry makes it again.
+                // If the call fails, the next premature retry makes it again.
                 let Ok(decision) = ban.await else { return };
                 if let Some((growth, ban)) = growth.zip(decision.ban()) {
                     record.repeat(&key, &growth, growth.bans_before(ban.left), ban.left);
@@ -294,17 +291,17 @@ impl Penalty {
         self.banned_for(key).map(|left| (left, !has_begun))
     }
 
-    /// The ban of a key that was banned `before` times.
+    /// The next ban's duration for a key that was banned `before` times.
     fn ban_after(&self, before: u32) -> Duration {
         self.growth.map_or(self.ban, |growth| growth.ban_after(before))
     }
 
-    /// Records the ban in a server's reply, for outages.
+    /// Records a ban from a server's reply, for outages.
     pub(crate) fn remember(&self, key: &PartitionKey, left: Duration) {
         self.record.bans.extend(key, left);
     }
 
-    /// Counts a rejection. Returns whether it causes no ban.
+    /// Counts a rejection. Returns `true` if it does not cause a ban.
     fn tolerates(&self, key: &PartitionKey, rejection: &Decision) -> bool {
         if rejection.retry_after().is_none() || self.advised_for(key).is_none() {
             return true;
@@ -313,30 +310,30 @@ impl Penalty {
         matches!(answer, Answer::Ready(Ok(decision)) if decision.is_allowed())
     }
 
-    /// Records the wait that the response to a rejected request advertises. It replaces the wait that an earlier
-    /// response has advertised, also a longer one: the limit may have been raised, or a refund be near.
+    /// Records the wait that the response to a rejected request advertises. It replaces an earlier response's wait,
+    /// even a longer one, because the limit may have been raised, or a refund may be near.
     pub(crate) fn advise(&self, key: &PartitionKey, wait: Duration) {
         self.record.advised.set(key, wait);
     }
 
-    /// Inherits the record of another penalty, and the counts of `old` if it was in force until now. Returns the step
-    /// to run once this penalty is in force.
+    /// Inherits another penalty's record, and the counts from `old` if it was in force until now. Returns the step to
+    /// run once this penalty is in force.
     pub(crate) fn inherit(&mut self, record: &Arc<PenaltyRecord>, old: Option<&Self>) -> Option<Finish> {
         if self.record.clock != record.clock {
             return None;
         }
         self.record = Arc::clone(record);
-        // Both are buckets in memory with clocks of one type: such a bucket can always inherit.
+        // Both are buckets in memory with the same clock type, and such a bucket can always inherit.
         self.misconduct.inherit(&*old?.misconduct)?.put_in_place(&mut self.misconduct)
     }
 
-    /// Forgets all records of a key.
+    /// Forgets all records about a key.
     pub(crate) fn lift(&self, key: &PartitionKey) {
         let _ = self.misconduct.decide(&Ask::reset(key));
         self.record.lift(key);
     }
 
-    /// The occupancy of the table of bans.
+    /// The ban table's occupancy.
     pub(crate) fn ban_table(&self) -> TableStats {
         self.record.bans.stats()
     }
@@ -361,8 +358,8 @@ impl Deadlines {
         self.get(key).map(|(end, now)| end.saturating_since(now))
     }
 
-    /// Sets the deadline of a key without one, and returns whether it did. If several threads do so at once, the first
-    /// one does.
+    /// Sets a key's deadline if it does not have one, and returns whether it did. If several threads try at once, only
+    /// the first one sets it.
     fn begin(&self, key: &PartitionKey, span: Duration) -> bool {
         self.update(key, |end, now| {
             let begins = end.is_none();
@@ -371,12 +368,12 @@ impl Deadlines {
         })
     }
 
-    /// Sets the deadline of a key.
+    /// Sets a key's deadline.
     fn set(&self, key: &PartitionKey, span: Duration) {
         self.update(key, |end, now| *end = Some(now.saturating_add(span)));
     }
 
-    /// Sets the deadline of a key without one, or with an earlier one.
+    /// Sets a key's deadline if it has none, or an earlier one.
     fn extend(&self, key: &PartitionKey, span: Duration) {
         self.update(key, |end, now| *end = (*end).max(Some(now.saturating_add(span))));
     }
@@ -400,7 +397,7 @@ mod tests {
         Penalty::new(Quota::per_hour(1), HOUR).with_clock(ManualClock::new())
     }
 
-    /// A client that was told an hour, and then ten seconds, since its limit was raised: it comes back after ten.
+    /// Its wait was an hour, and then ten seconds, because its limit was raised, so the client comes back after ten.
     #[test]
     fn the_latest_advised_wait_counts() {
         let clock = ManualClock::new();
@@ -419,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn more_premature_retries_than_the_quota_are_a_ban() {
+    fn too_many_premature_retries_are_banned() {
         let penalty = penalty();
         let key = PartitionKey::from("a");
         let rejection = Decision::reject(1, 0, Some(HOUR));
@@ -430,7 +427,7 @@ mod tests {
         assert_eq!(penalty.note_rejection(None, &key, &rejection), Some((HOUR, false)));
     }
 
-    /// A server that counts the requests for bans.
+    /// A server that counts the calls that ask for a ban.
     #[derive(Default)]
     struct Server(AtomicU64);
 
@@ -449,10 +446,10 @@ mod tests {
         }
     }
 
-    /// Premature retries that come before the server answers see that the ban has begun. A ban that was lifted there
-    /// by another process is made again.
+    /// Premature retries that come before the server answers see that the ban has begun. If another process lifted a
+    /// ban on the server, it is made again.
     #[test]
-    fn a_server_is_asked_for_a_ban_once_in_a_second() {
+    fn servers_are_asked_once_per_second() {
         let clock = ManualClock::new();
         let penalty = Penalty::new(Quota::per_hour(1), HOUR).with_clock(clock.clone());
         let server = Arc::new(Server::default());
@@ -474,12 +471,12 @@ mod tests {
         assert_eq!((note(), server.0.load(Ordering::Relaxed)), (Some(HOUR), 2));
     }
 
-    /// What a key has done, written down plainly: when its bans began, and how long they were.
+    /// A plain model: when a key's bans began, and how long they were.
     #[derive(Default)]
     struct Model(Vec<(Timestamp, Duration)>);
 
     impl Model {
-        /// A premature retry beyond the quota. Returns the rest of the ban, and whether it begins.
+        /// Notes a premature retry beyond the quota. Returns the rest of the ban, and whether it begins.
         fn note(
             &mut self,
             now: Timestamp,
@@ -505,9 +502,9 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Histories of three keys: premature retries, pauses of all lengths, and lifted bans.
+        /// Histories with three keys: premature retries, pauses of all lengths, and lifted bans.
         #[test]
-        fn bans_grow_like_a_plain_list_of_them(
+        fn bans_grow_like_the_model(
             factor in 2..5_u32,
             hours in (1..5_u32, 0..40_u32, 1..50_u32),
             steps in prop::collection::vec((0..3_usize, 0..100_u32, 0..20_u32), 0..100),
@@ -540,9 +537,9 @@ mod tests {
         }
     }
 
-    /// As the bans before, they outlive a live change: the new penalty continues to count, by its own times.
+    /// Bans outlive a live change, and the new penalty continues to count, by its own times.
     #[test]
-    fn another_penalty_continues_to_count_the_bans() {
+    fn a_new_penalty_continues_the_count() {
         let clock = ManualClock::new();
         let penalty = |first, factor| {
             Penalty::new(Quota::per_hour(1), first).growing(factor, 100 * HOUR).with_clock(clock.clone())
@@ -575,9 +572,9 @@ mod tests {
         assert!(reason(|penalty| penalty.forgetting_after(Duration::ZERO)).contains("the period is 0"));
     }
 
-    /// A server that counts bans for all processes: the one that answers has seen three before.
+    /// The server counts bans for all processes, and has seen three before.
     #[tokio::test]
-    async fn a_process_learns_from_the_server_how_often_a_key_was_banned() {
+    async fn bans_are_counted_on_the_server() {
         struct Counting;
 
         impl KeepsStanding for Counting {
@@ -611,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejection_without_a_wait_does_not_count() {
+    fn rejections_without_a_wait_are_tolerated() {
         let penalty = penalty();
         let key = PartitionKey::from("a");
         penalty.advise(&key, HOUR);

@@ -8,7 +8,7 @@ use crate::values::Formula;
 
 /// Policies that decide on a request together: all of them, or alternatives.
 ///
-/// An array or a `Vec` of policies admits a request if *all of* them have room for it, and then charges all of them.
+/// An array or a `Vec` of policies admits a request if *all* have room for it, and then charges them all.
 /// [`or_else`](Self::or_else) makes alternatives: the first that has room is charged, and the others are not.
 ///
 /// ```
@@ -31,46 +31,47 @@ use crate::values::Formula;
 ///
 /// # Which members are charged
 ///
-/// Members are tried in their order. A member that has no room is passed over for the next, and one that is charged
-/// returns its units if a member that is charged with it turns out to have none. A request is charged to one
-/// alternative as a whole: with four units left in the first, a request of ten takes all of them from the second.
+/// Members are tried in order. A member without room is passed over for the next. If two members are charged together
+/// and the second turns out to have no room, the first is refunded. A request is charged to one alternative as a whole:
+/// with four units left in the first, a request that costs ten takes all ten from the second.
 ///
-/// A policy that does [not apply](Policy::when) to a request is no alternative for it: the request needs the others. If
-/// none applies, it passes. So does a [shadow](Policy::shadow), which is charged for each request that passes, and
-/// decides on none. If the limiter of a member fails, its [failure mode](Policy::on_failure) decides whether it has
-/// room. A [ban](Policy::penalty), or one by hand, closes one member, and not its alternatives.
+/// A policy that does [not apply](Policy::when) to a request is not an alternative for it, so the request needs the
+/// others. If no member applies, the request passes. A [shadow](Policy::shadow) is not an alternative either: it is
+/// charged for each request that passes, and never decides. If a member's limiter fails, its [failure
+/// mode](Policy::on_failure) decides whether it has room. A [ban](Policy::penalty), or one by hand, closes one member,
+/// and not its alternatives.
 ///
 /// # What clients see
 ///
-/// A request is rejected if each alternative rejects it, with the *shortest* of their waits: after that time it is
-/// admitted. (Of policies that all have to admit it, with the longest.) `RateLimit` reports the members that were
-/// charged, and of a rejected request those that reject it. A client that waits when `RateLimit` says that nothing is
-/// left never comes to the next alternative.
+/// A request is rejected if each alternative rejects it, with their *shortest* wait, because after that time it is
+/// admitted. (Policies that all have to admit it give the longest wait.) `RateLimit` reports the members that were
+/// charged, or, if the request is rejected, the members that reject it. A client that waits when `RateLimit` says that
+/// nothing is left never comes to the next alternative.
 ///
 /// The [verdict](crate::Verdict) has the members that were charged, and those that were
 /// [passed over](crate::rejection::PolicyVerdict::is_passed_over).
 ///
 /// # Cost
 ///
-/// In memory, a peek and a charge of each member that is charged, and a peek at each that is passed over. On one Redis
-/// server, one round trip, whichever member is charged; if the keys are on several nodes or stores, one call for each
-/// that is asked.
+/// In memory, each charged member takes a peek and a charge, and each member that is passed over takes a peek. On one
+/// Redis server, all members take one round trip. If the keys are on several nodes or stores, each that is asked takes
+/// one call.
 #[must_use]
 pub struct Policies<D: Domain = Http> {
     pub(crate) policies: Vec<Policy<D>>,
-    /// Its members are the indices of the policies.
+    /// Its members are the policies' indices.
     pub(crate) formula: Formula,
 }
 
 impl<D: Domain> Policy<D> {
-    /// Requires that the other policies have room, too: both are charged, or neither is. As in an array, and for the
-    /// parts of [alternatives](Self::or_else).
+    /// Requires that the other policies have room, too: either both are charged, or nothing is. This is how an array
+    /// works, but [alternatives](Self::or_else) may have such parts, too.
     pub fn and(self, others: impl IntoPolicies<D>) -> Policies<D> {
         self.into_policies().and(others)
     }
 
-    /// Charges other policies in place of this one if it has no room: an included quota, say, and then the overage. See
-    /// [`Policies`].
+    /// Charges other policies in place of this one if it has no room, for example an overage after an included quota.
+    /// See [`Policies`].
     #[doc(alias("overage", "alternative", "any of"))]
     pub fn or_else(self, others: impl IntoPolicies<D>) -> Policies<D> {
         self.into_policies().or_else(others)
@@ -82,7 +83,7 @@ impl<D: Domain> Policies<D> {
         Self::join(parts, Formula::All)
     }
 
-    /// Parts of the same kind become one: a chain of a thousand alternatives is not a thousand levels deep.
+    /// Parts of the same kind become one, so that a chain of a thousand alternatives is not a thousand levels deep.
     fn join(parts: impl IntoIterator<Item = Self>, combine: fn(Vec<Formula>) -> Formula) -> Self {
         let mut policies: Vec<Policy<D>> = Vec::new();
         let mut formulas = Vec::new();
@@ -100,7 +101,7 @@ impl<D: Domain> Policies<D> {
         Self { policies, formula: combine(formulas) }
     }
 
-    /// Requires that the others have room, too: both are charged, or neither is.
+    /// Requires that the others have room, too: either both are charged, or nothing is.
     pub fn and(self, others: impl IntoPolicies<D>) -> Self {
         Self::all_of([self, others.into_policies()])
     }
@@ -142,14 +143,14 @@ impl<D: Domain> IntoPolicies<D> for Policy<D> {
     }
 }
 
-/// All of them.
+/// All have to admit a request.
 impl<D: Domain, P: IntoPolicies<D>, const N: usize> IntoPolicies<D> for [P; N] {
     fn into_policies(self) -> Policies<D> {
         Policies::all_of(self.map(P::into_policies))
     }
 }
 
-/// All of them.
+/// All have to admit a request.
 impl<D: Domain, P: IntoPolicies<D>> IntoPolicies<D> for Vec<P> {
     fn into_policies(self) -> Policies<D> {
         Policies::all_of(self.into_iter().map(P::into_policies))

@@ -1,4 +1,4 @@
-//! Crossings: finds the charges that take the use of a key past a share of its limit, and reports them.
+//! Crossings: finds the charges that take a key's use past a share of its limit, and reports them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::engine::policy::shares::{Crossing, Share};
 use crate::values::{Decision, PartitionKey};
 
 impl<D: Domain> Policy<D> {
-    /// Calls `report` when the use of a key passes `share` of its limit: with 0.8, when a charge takes its use from
-    /// below 80 % to 80 % or more. So a client can be warned before its first rejection. Each call adds a share.
+    /// Calls `report` when a key's use passes `share` of its limit. With 0.8, that is when a charge takes the use from
+    /// below 80 % to 80 % or more. So you can warn a client before its first rejection. Each call adds a share.
     ///
     /// ```
     /// use tower_sluice::key::User;
@@ -26,53 +26,53 @@ impl<D: Domain> Policy<D> {
     ///     });
     /// ```
     ///
-    /// `report` runs on the task of the request, after its charge and before the inner service is called, so it must
-    /// not block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings
-    /// it runs on a task of its own. A panic in it is caught: the request, its charges and later reports are not
-    /// affected. Crossings are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
+    /// `report` runs on the request's task, after its charge and before the inner service is called, so it must not
+    /// block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings, it
+    /// runs on a separate task. A panic in it is caught: the request, its charges and later reports are not affected.
+    /// Crossings are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
     /// [events](crate::layer::RateLimitLayerBuilder::on_transition).
     ///
     /// # When a key crosses a share
     ///
-    /// The use of a key is its [limit](crate::Decision::limit) minus its
-    /// [remaining](crate::Decision::remaining) units; of a bucket, the limit is the burst. A charge crosses a share if
-    /// the use was less than the share of the limit before it, and is not afterwards. Both numbers are of one decision,
-    /// so of concurrent charges exactly one crosses, in memory and on a server, under quotas of the keys' own, and
-    /// whatever the cost. One charge may cross several shares: each is reported, the lowest first.
+    /// A key's use is its [limit](crate::Decision::limit) minus its [remaining](crate::Decision::remaining) units,
+    /// where a bucket's limit is its burst. A charge crosses a share if the use was less than this share of the limit
+    /// before it, and is not afterwards. Both numbers come from one decision, so exactly one among concurrent charges
+    /// crosses, in memory and on a server, under the keys' own quotas, and at any cost. If one charge crosses several
+    /// shares, each is reported, the lowest first.
     ///
-    /// Charges of admitted requests count, also of a [shadow](Self::shadow), and charges at the end of a response above
-    /// the first ([settlements](Self::settle_by_handler)). A settlement on a server that leaves a
-    /// [debt](Self::owe_shortfalls) counts as if all of it had been charged at once. Rejections and peeks cross
-    /// nothing.
+    /// Charges for admitted requests count, also under a [shadow](Self::shadow), and so do further charges when a
+    /// response ends ([settlements](Self::settle_by_handler)). A settlement on a server that leaves a
+    /// [debt](Self::owe_shortfalls) counts as if all of it had been charged at once. Rejections and peeks do not cross
+    /// a share.
     ///
-    /// A charge that is rolled back, since another policy rejects the request, is not reported. If it was the one that
-    /// crossed, and others of the key came before it was taken back, the crossing is not reported. Nor is it if the
-    /// client disconnects while the call to the server that makes the charge is in flight.
+    /// A charge that is rolled back, because another policy rejects the request, is not reported. If it was the one
+    /// that crossed, and others for the key came before it was taken back, the crossing is not reported. It is not
+    /// reported either if the client disconnects while the call to the server that makes the charge is in flight.
     ///
     /// # Once per window
     ///
-    /// After a report, the same share of the same key is not reported again before the
-    /// [`reset_after`](crate::Decision::reset_after) of its decision is over: a refund may take a key below the share,
-    /// and a later charge above it again. For a fixed window or a window of the calendar, that is the end of the
-    /// window; for a sliding window, the instant at which the charge counts no more; for a bucket, the time in which it
-    /// fills up, so that a key that keeps sending at the rate of its limit is reported once in that time. A live change
-    /// keeps this, a restart does not, and a [reset](crate::LimitsHandle::reset) of the key does not end it.
+    /// After a report, the same share is not reported again for this key before the decision's
+    /// [`reset_after`](crate::Decision::reset_after) is over, because a refund may take a key below the share, and a
+    /// later charge above it again. For a fixed or calendar window, that is the window's end. For a sliding window, it
+    /// is the instant at which the charge stops counting. For a bucket, it is the time in which it fills up, so that a
+    /// key that keeps sending at its limit's rate is reported once in that time. A live change keeps this, a restart
+    /// does not, and [resetting](crate::LimitsHandle::reset) the key does not end it.
     ///
     /// # On several machines
     ///
-    /// On Redis, on PostgreSQL and in another store [with records](crate::store::remote::RemoteStore::records), all
-    /// processes report a crossing once: the process whose charge has crossed claims the report by a call
-    /// in the background. If that call fails, it reports. If the process ends between the call and the report, no
+    /// On Redis, on PostgreSQL and in another store [with records](crate::store::remote::RemoteStore::records), a
+    /// crossing is reported once across all processes: the process whose charge has crossed claims the report by a call
+    /// in the background. If that call fails, this process reports. If it ends between the call and the report, no
     /// process does. While the [local fallback](crate::FailureMode::LocalFallback) decides, and with all other
-    /// limiters, each process reports its own crossings. With a
-    /// [lease](crate::store::remote::RemoteStore::leasing), the use includes units that a process has taken in advance,
-    /// so a crossing may be seen early by these, or be missed.
+    /// limiters, each process reports its own crossings. With a [lease](crate::store::remote::RemoteStore::leasing),
+    /// the use includes units that a process has taken in advance, so a crossing may be seen early by these, or be
+    /// missed.
     ///
     /// # Cost
     ///
-    /// A policy with a share takes the general path of the layer in place of the short one. A crossing looks into a
-    /// table of this process, 2 MiB for 65,536 keys and shares from the first crossing on; if there are more, the
-    /// entries that end first are forgotten, and may be reported again. A policy without a share costs nothing.
+    /// A policy with a share takes the layer's general path in place of the fast path. A crossing looks into this
+    /// process's table, 2 MiB for 65,536 keys and shares from the first crossing on. If there are more, the entries
+    /// that end first are forgotten, and may be reported again. A policy without a share costs nothing.
     ///
     /// # Panics
     ///
@@ -85,7 +85,7 @@ impl<D: Domain> Policy<D> {
         self
     }
 
-    /// Logs and counts when the use of a key passes `share` of its limit, and reports the event to
+    /// Logs and counts when a key's use passes `share` of its limit, and reports the event to
     /// [`on_transition`](crate::layer::RateLimitLayerBuilder::on_transition): [`on_crossing`](Self::on_crossing)
     /// without a function.
     ///
@@ -99,7 +99,7 @@ impl<D: Domain> Policy<D> {
         self
     }
 
-    /// Whether it reports crossings.
+    /// Whether the policy reports crossings.
     #[inline]
     pub(crate) fn watches_shares(&self) -> bool {
         !self.watched.is_empty()
@@ -110,8 +110,8 @@ impl<D: Domain> Policy<D> {
         self.watched.crossed_by(admission, charged)
     }
 
-    /// Records that a key has crossed a share. Returns whether this process is to report it: it has not done so within
-    /// the reset of an earlier crossing.
+    /// Records that a key has crossed a share. Returns `true` if this process should report it, because no earlier
+    /// crossing is within its reset.
     pub(crate) fn begin_crossing(&self, key: &PartitionKey, share: Share, reset: Duration) -> bool {
         let place = PartitionKey::from_parts([key.as_bytes(), &share.millionths().to_le_bytes()]);
         self.lineage.record.crossed_by(|| self.clock()).update(&place, |end, now| {
@@ -121,13 +121,13 @@ impl<D: Domain> Policy<D> {
         })
     }
 
-    /// Reports a crossing to the log, the metrics, the hook of the layer and the function of the share.
+    /// Reports a crossing to the log, the metrics, the layer's hook and the share's function.
     #[cold]
     pub(crate) fn report_crossing(&self, key: &PartitionKey, share: Share, decision: &Decision) {
         let crossing =
             Crossing { policy: &self.name, shadow: self.shadow, selector: &self.selector, key, share, decision };
         self.lineage.meter.crossed(share);
-        // The request is admitted and charged, whatever a function of the program does.
+        // The request is admitted and charged, even if the program's function panics.
         let _ = catch_unwind(AssertUnwindSafe(|| self.report_crossed(&crossing)));
         if let Some(hook) = self.watched.hook_of(share) {
             let _ = catch_unwind(AssertUnwindSafe(|| hook(&crossing)));
@@ -152,12 +152,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a share of 80: it must be above 0 and at most 1; 80 % is 0.8")]
-    fn a_percentage_is_no_share() {
+    fn percentages_are_not_shares() {
         let _ = Policy::new("p", Quota::per_second(1)).warn_at(80.0);
     }
 
+    /// `warn_at` sets the share again, without a function.
     #[test]
-    fn a_function_stays_if_the_share_is_set_again_without_one() {
+    fn a_share_keeps_its_function() {
         let policy = Policy::new("p", Quota::per_second(10)).on_crossing(0.5, |_| ()).warn_at(0.9).warn_at(0.5);
         let hooked = |share| policy.watched.hook_of(Share::new(share).unwrap()).is_some();
         assert_eq!([hooked(0.5), hooked(0.9)], [true, false]);
@@ -169,9 +170,9 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// The charges of a window, in any order of sizes, against a count that cannot be wrong.
+        /// Compares a window's charges, in any order of sizes, with a plain count.
         #[test]
-        fn each_share_is_crossed_by_the_charge_that_reaches_it(
+        fn the_reaching_charge_crosses_each_share(
             limit in 1..1_000_u64,
             costs in prop::collection::vec(0..50_u64, 0..100),
             millionths in prop::collection::vec(1..=1_000_000_u32, 0..4),

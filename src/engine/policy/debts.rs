@@ -1,4 +1,4 @@
-//! Debts: the cost of requests beyond the units that their keys had left, as the instant at which it is paid.
+//! Debts: request costs beyond the units that a key had left, stored as the instant at which they are paid.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::values::snapshot::{Gap, Input, put_quota};
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, PartitionKey, Quota};
 
-/// The debts of a policy's keys, for up to 65,536 of them (5 MiB from the first debt on). If there are more, the
+/// The debts that a policy's keys owe, for up to 65,536 keys (5 MiB from the first debt on). If there are more, the
 /// debts that would be paid first are forgiven, which is counted.
 ///
 /// A key that owes something has two accounts: the limiter's, which is used up when a debt begins, and its debt. The
-/// debt is an account by GCRA (ITU-T I.371) whose full bucket may be exceeded: each charge to the limiter while the
+/// debt is a GCRA account (ITU-T I.371) whose full bucket may be exceeded, and each charge to the limiter while the
 /// debt lasts is added to the debt, too. So the debt is paid exactly as fast as the quota restores units, even if the
 /// limiter restores more meanwhile.
 pub(in crate::engine::policy) type Debts = ExpiringTable<Debt>;
 
-/// The debt of a key: the instant at which it is paid, at the rate of `quota`. A window's limit is its burst.
+/// A key's debt: the instant at which it is paid, at the rate of `quota`. A window's limit is its burst.
 ///
-/// A client is told its wait by the quota that its request has. So a look at the debt under a quota with another rate
-/// makes the key pay by that quota from then on: see [`Debts::spend`] and [`Debts::units_left`].
+/// We advertise a client's wait by the quota that its request has. So a look at the debt under a quota with another
+/// rate makes the key pay by that quota from then on: see [`Debts::spend`] and [`Debts::units_left`].
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine::policy) struct Debt {
     paid_at: Timestamp,
@@ -56,16 +56,16 @@ impl Debt {
         Some(Self { paid_at: now.saturating_add(paid_in), quota })
     }
 
-    /// The time that it takes to pay the debt under `quota`. A debt that was made under another quota keeps its
-    /// units, and parts of a unit: rounded up by two nanoseconds at most, so that quotas that take turns do not
-    /// lengthen it.
+    /// The time that it takes to pay the debt under `quota`. A debt that was made under another quota keeps its units
+    /// and their fractions, and is rounded up by two nanoseconds at most, so that alternating quotas do not lengthen
+    /// it.
     fn paid_in(self, now: Timestamp, quota: Quota) -> Duration {
         let left = self.paid_at.saturating_since(now);
         if self.quota.has_rate_of(&quota) {
             return left;
         }
-        // In units of 1/`limit` nanosecond, in which a whole unit of the quota is its period. The product of a time and
-        // a limit is less than 2^114, and a part of a unit is less than the period, which is below 2^63.
+        // We count in 1/`limit` nanoseconds, in which a whole unit is the quota's period. A time multiplied by a limit
+        // is less than 2^114, and a fraction is less than the period, which is below 2^63.
         let [before, after] = [&self.quota, &quota].map(|quota| u128::from(quota.period_nanos()));
         let owed = left.as_nanos() * u128::from(self.quota.limit());
         let part = (owed % before * after).div_ceil(before);
@@ -75,8 +75,8 @@ impl Debt {
 }
 
 impl Debts {
-    /// Charges a request to the debt of its key, if there is one. Returns whether there is one. If the key owes too
-    /// much, returns the time that the request has to wait, and lets the key pay by `quota` from now on, so that it is
+    /// Charges a request to its key's debt, if there is one. Returns whether there is one. If the key owes too much,
+    /// returns the time that the request has to wait, and lets the key pay by `quota` from now on, so that this wait is
     /// true.
     fn spend(&self, key: &PartitionKey, quota: Quota, units: u64) -> Result<bool, Duration> {
         if self.is_over() {
@@ -97,15 +97,15 @@ impl Debts {
         self.change(key, |owed, quota| owed.saturating_sub(quota.time_to_restore(units)));
     }
 
-    /// Adds the cost of a request beyond its charge: the units that its limiter was `charged` for it, and the units
-    /// that the limiter had not left, which are `owed`. A key that owes nothing yet pays by `quota`.
+    /// Adds a request's cost beyond its charge: the units that the limiter was `charged`, and the units that it did not
+    /// have left, which are `owed`. A key that does not owe anything yet pays by `quota`.
     pub(in crate::engine::policy) fn add(&self, key: &PartitionKey, quota: Quota, charged: u64, owed: u64) {
         if owed == 0 {
             return self.change(key, |before, quota| before.saturating_add(quota.time_to_restore(charged)));
         }
         self.update(key, |debt, now| {
             let paid_by = debt.map_or(quota, |debt| debt.quota);
-            // Its limiter has nothing left.
+            // The limiter has nothing left.
             let full = paid_by.time_to_restore(quota.max_burst());
             let charged = paid_by.time_to_restore(charged);
             let before = debt.map_or(full, |debt| debt.paid_in(now, paid_by).saturating_add(charged).max(full));
@@ -113,8 +113,8 @@ impl Debts {
         });
     }
 
-    /// Changes the time in which a key pays its debt, if it has one. The quota by which it pays stays: a request that
-    /// came under an earlier one must not make the waits untrue that clients were told since.
+    /// Changes the time in which a key pays its debt, if it has one. The quota by which it pays stays, because a
+    /// request that came under an earlier quota must not falsify the waits that were advertised since.
     fn change(&self, key: &PartitionKey, change: impl FnOnce(Duration, Quota) -> Duration) {
         if !self.is_over() {
             self.update(key, |debt, now| {
@@ -125,8 +125,8 @@ impl Debts {
         }
     }
 
-    /// The units that a key has left, and the time until its debt is paid, if it has one: under a `quota`, by which the
-    /// key pays from now on; or without one, under the quota of the key's last request.
+    /// The units that a key has left, and the time until its debt is paid, if it has one. With a `quota`, the key pays
+    /// by it from now on. Without one, the quota of the key's last request applies.
     pub(in crate::engine::policy) fn units_left(&self, key: &PartitionKey, quota: Option<Quota>) -> Option<UnitsLeft> {
         let (mut debt, mut now) = self.get(key)?;
         if let Some(quota) = quota.filter(|quota| !debt.quota.has_rate_of(quota)) {
@@ -145,7 +145,7 @@ impl Debts {
     }
 }
 
-/// The units that are left of a key's budget while it has a debt.
+/// The units that a key has left while it has a debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine::policy) struct UnitsLeft {
     units: u64,
@@ -156,7 +156,7 @@ pub(in crate::engine::policy) struct UnitsLeft {
 }
 
 impl UnitsLeft {
-    /// The decision of the key's limiter, with the debt taken into account.
+    /// The limiter's decision, with the debt taken into account.
     pub(in crate::engine::policy) fn of(self, decision: Decision) -> Decision {
         decision.leaving_at_most(self.units, self.next, self.paid_in)
     }
@@ -166,8 +166,7 @@ fn time_of_burst(quota: Quota) -> Duration {
     quota.time_to_restore(quota.max_burst())
 }
 
-/// The charge of a request to the debt of its key. Unless it is [kept](Self::keep), it is taken back when this is
-/// dropped.
+/// A request's charge to its key's debt. Unless it is [kept](Self::keep), dropping this takes it back.
 pub(crate) struct DebtCharge {
     debts: Arc<Debts>,
     key: PartitionKey,
@@ -176,7 +175,7 @@ pub(crate) struct DebtCharge {
 }
 
 impl DebtCharge {
-    /// Charges a request to the debt of its key, if there is one.
+    /// Charges a request to its key's debt, if there is one.
     ///
     /// # Errors
     ///
@@ -191,12 +190,12 @@ impl DebtCharge {
         Ok(is_in_debt.then(|| Self { debts: Arc::clone(debts), key: key.clone(), units, is_kept: false }))
     }
 
-    /// Keeps it: the request was admitted.
+    /// Keeps the charge, because the request was admitted.
     pub(crate) const fn keep(&mut self) {
         self.is_kept = true;
     }
 
-    /// Takes it back: the request was rolled back.
+    /// Takes the charge back, because the request was rolled back.
     pub(crate) const fn take_back(&mut self) {
         self.is_kept = false;
     }

@@ -11,7 +11,7 @@ use crate::engine::policy::names::{MAX_NAME, PUNCTUATION};
 pub enum PolicyError {
     /// A layer without a policy would limit nothing.
     NoPolicy,
-    /// Two policies of one layer have the same name.
+    /// Two policies in one layer have the same name.
     #[non_exhaustive]
     DuplicateName {
         /// The name.
@@ -39,19 +39,19 @@ pub enum PolicyError {
         /// The highest cost that is ever admitted at once.
         burst: u64,
     },
-    /// Two options of a policy, or an option and its limiter, cannot be combined.
+    /// Two options, or an option and the limiter, cannot be combined.
     #[non_exhaustive]
     Conflict {
         /// The policy's name.
         name: String,
-        /// The option: the name of its method.
+        /// The option, by its method's name.
         option: &'static str,
         /// The other option, or a description of the limiter.
         other: &'static str,
         /// Why they exclude each other, and how to resolve it.
         problem: &'static str,
     },
-    /// A rejection must have a status of 4xx or 5xx.
+    /// A rejection's status must be 4xx or 5xx.
     #[non_exhaustive]
     InvalidStatus {
         /// The policy's name.
@@ -62,7 +62,7 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
-    /// The error of a policy for which a request may have several keys, in a layer with alternatives.
+    /// The error for a policy for which a request may have several keys, in a layer with alternatives.
     pub(crate) fn several_keys_among_alternatives(name: &str) -> Self {
         Self::Conflict {
             name: name.to_owned(),
@@ -119,7 +119,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// The part of a name that a message shows, and an ellipsis if that is not all of it.
+/// The part of a name that a message shows, and an ellipsis if the name is longer.
 fn beginning(name: &str) -> (&str, &str) {
     if name.len() <= MAX_NAME {
         return (name, "");
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_error_names_the_mistake_and_the_cure() {
+    fn every_error_names_mistake_and_cure() {
         let name = || "p".to_owned();
         for (error, text) in [
             (PolicyError::NoPolicy, "no policy is given; a layer needs at least one"),
@@ -175,8 +175,9 @@ mod tests {
         }
     }
 
+    /// The cut is between characters.
     #[test]
-    fn a_long_name_is_cut_off_at_64_bytes_between_characters() {
+    fn long_names_are_cut_at_64_bytes() {
         let shown = |name: &str| {
             let text = PolicyError::InvalidName { name: name.to_owned() }.to_string();
             text.split(" cannot be").next().unwrap().to_owned()

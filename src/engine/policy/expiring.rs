@@ -1,4 +1,4 @@
-//! `ExpiringTable`: the facts that a policy knows of its keys for a time, beside their budgets.
+//! `ExpiringTable`: facts about a policy's keys that end by themselves, beside their budgets.
 
 mod saved;
 
@@ -18,20 +18,20 @@ use crate::values::time::{Clock, Timestamp};
 /// One value per key until it ends, for at least `capacity` keys. If there are more, the values that end first are
 /// forgotten, which is counted, and logged once.
 ///
-/// For each key of the capacity, it takes two slots of the value and the key's hash, from the first value on. With
-/// two slots, no set of two thousand fills up by chance before the whole table has reached its capacity.
+/// From the first value on, the table takes two slots per key that fits, each with the value and the key's hash. With
+/// two slots, no set among two thousand fills up by chance before the whole table has reached its capacity.
 pub(super) struct ExpiringTable<V> {
     entries: OnceLock<Entries<V>>,
     capacity: usize,
     clock: Arc<dyn Clock>,
-    /// No value ends after this instant. Most services ban no client; there, it is zero, and requests skip the
+    /// No value ends after this instant. Most services never ban a client. There, it is zero, and requests skip the
     /// lookup.
     latest: AtomicU64,
     number: u64,
     warning: Once,
 }
 
-/// The values, and the secret of the hash by which they are found. Both are made for the first value, or restored from
+/// The values, and the secret for the hash by which they are found. Both are made for the first value, or restored from
 /// a snapshot before it.
 struct Entries<V> {
     map: ExpiringMap<NonZeroU64, V, WAYS>,
@@ -44,7 +44,7 @@ impl<V: Ends> Entries<V> {
     }
 }
 
-/// A value of an `ExpiringTable`.
+/// A value in an `ExpiringTable`.
 pub(super) trait Ends: Copy {
     fn ends(&self) -> Timestamp;
 }
@@ -64,7 +64,7 @@ impl HashTag for NonZeroU64 {
 /// The number of keys for which a table of bans or debts has room.
 pub(super) const CAPACITY: usize = 65_536;
 
-/// The slots of a set. Half of them are used when the table has reached its capacity.
+/// The slots per set. Half are used when the table has reached its capacity.
 const WAYS: usize = 64;
 
 /// The number of sets that an estimate counts.
@@ -90,15 +90,15 @@ impl<V: Ends> ExpiringTable<V> {
         self.clock.now()
     }
 
-    /// Whether all values have ended. The load is relaxed: a thread that has set a value sees its own write, and
-    /// another thread that misses it decides as if its request had come just before.
+    /// Whether all values have ended. The load can be relaxed, because a thread that has set a value sees its own
+    /// write, and another thread that misses it decides as if its request had come just before.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         let latest = self.latest.load(Ordering::Relaxed);
         latest == 0 || latest <= self.now().as_nanos()
     }
 
-    /// Returns the value of a key, and the instant at which it has not ended.
+    /// Returns a key's value, and the instant at which it has not ended.
     #[inline]
     pub(super) fn get(&self, key: &PartitionKey) -> Option<(V, Timestamp)> {
         if self.is_over() {
@@ -110,25 +110,24 @@ impl<V: Ends> ExpiringTable<V> {
         (value.ends() > now).then_some((value, now))
     }
 
-    /// Lets `step` set, replace or remove the value of a key at an instant. A value that has ended is passed as
-    /// `None`.
+    /// Lets `step` set, replace or remove a key's value at an instant. A value that has ended is passed as `None`.
     pub(super) fn update<R>(&self, key: &PartitionKey, step: impl FnOnce(&mut Option<V>, Timestamp) -> R) -> R {
         let (mut step, mut result) = (Some(step), None);
         self.update_by(key, &mut |value, now| result = step.take().map(|step| step(value, now)));
         result.expect("the step is taken once")
     }
 
-    /// [Updates](Self::update) by a step of any type, so that this is compiled once for a type of values.
+    /// [Updates](Self::update) by a step of any type, so that this is compiled once per value type.
     fn update_by(&self, key: &PartitionKey, step: &mut dyn FnMut(&mut Option<V>, Timestamp)) {
         let entries = self.entries.get_or_init(|| self.make(Secret::random()));
         let map = &entries.map;
         map.update(entries.tag(key), self.now(), &V::ends, |value| {
-            // Read under the lock, so that the steps of a key see instants in their order.
+            // Read the clock under the lock, so that a key's steps see instants in order.
             let now = self.now();
             value.take_if(|value| value.ends() <= now);
             step(value, now);
             if let Some(value) = value {
-                // Under the lock, so before any look that could find the value.
+                // Done under the lock, so before any lookup that could find the value.
                 self.latest.fetch_max(value.ends().as_nanos(), Ordering::Relaxed);
             }
         });
@@ -188,15 +187,16 @@ mod tests {
     }
 
     #[test]
-    fn a_table_loses_no_key_within_its_capacity() {
+    fn a_table_keeps_keys_within_capacity() {
         let table = ExpiringTable::new(CAPACITY, Arc::new(ManualClock::new()));
         (0..CAPACITY as u64).for_each(|key| begin(&table, key));
         assert_eq!(table.stats().evicted_live, 0);
         assert!((0..CAPACITY as u64).all(|key| table.get(&key.into()).is_some()));
     }
 
+    /// Evicted values are counted.
     #[test]
-    fn a_flood_evicts_values_and_counts_them_and_ended_values_make_room() {
+    fn floods_evict_and_ended_values_make_room() {
         let clock = ManualClock::new();
         let table = ExpiringTable::new(CAPACITY, Arc::new(clock.clone()));
         (0..140_000).for_each(|key| begin(&table, key));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_takes_its_memory_with_the_first_value() {
+    fn the_first_value_allocates_the_table() {
         let table = ExpiringTable::<Timestamp>::new(CAPACITY, Arc::new(ManualClock::new()));
         assert!(table.get(&1_u64.into()).is_none() && table.is_over());
         table.forget(&1_u64.into());

@@ -1,7 +1,7 @@
-//! What policies do beside one call of their limiter per request, which decides the path that their requests take.
+//! The extras that policies do beside one limiter call per request, which decide the path that their requests take.
 //!
-//! Every struct of options is taken apart without `..`. So an option that is added to one of them does not compile
-//! before it is listed here, or stated to need nothing. A path that does not know an option would ignore it.
+//! Every options struct is destructured without `..`. So a new option does not compile before it is listed here, or
+//! stated to need nothing. A path that does not know an option would ignore it.
 
 use crate::engine::domain::Domain;
 use crate::engine::policy::billing::Billing;
@@ -10,7 +10,7 @@ use crate::engine::policy::lineage::Lineage;
 use crate::engine::policy::precedence::PrecedenceOf;
 use crate::values::Lasting;
 
-/// Something that a policy does beside one call of its limiter.
+/// Something that a policy does beside one limiter call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Extra {
     /// Only reports.
@@ -19,15 +19,15 @@ pub(super) enum Extra {
     Bans,
     /// Reports crossings.
     WatchesShares,
-    /// Charges several keys of a request.
+    /// Charges several keys per request.
     SeveralKeys,
-    /// Learns the cost of a request later.
+    /// Learns a request's cost later.
     SettlesLater,
-    /// Keeps a record of each request, since retries are free.
+    /// Keeps a record per request, because retries are free.
     ChargesOnce,
     /// Its requests hold units until they are over.
     Holds,
-    /// Releases the units with the head of the response.
+    /// Releases the units when the response's head comes.
     ReleasesAtHead,
     /// Its limiter sheds, so that requests have a precedence.
     Sheds,
@@ -42,7 +42,7 @@ impl Extra {
         }
     }
 
-    /// Whether the path of requests that hold units does this.
+    /// Whether the path for requests that hold units supports this.
     const fn is_of_held_requests(self) -> bool {
         match self {
             Self::Holds | Self::Sheds => true,
@@ -59,7 +59,7 @@ impl Extra {
 
 // These are asked when policies are put in force, and never by a request.
 impl<D: Domain> Policy<D> {
-    /// What it does beside one call of its limiter per request.
+    /// What the policy does beside one limiter call per request.
     pub(super) fn extras(&self) -> impl Iterator<Item = Extra> {
         let Self {
             shadow,
@@ -68,11 +68,11 @@ impl<D: Domain> Policy<D> {
             billing,
             lineage,
             watched,
-            // How the call is made, which all paths ask.
+            // These set how the call is made, which all paths ask.
             limiter: _,
             costs: _,
             precedence,
-            // What follows from a decision, or from a failure.
+            // These set the consequences of a decision or a failure.
             on_failure: _,
             status: _,
             // Names and reports.
@@ -80,11 +80,11 @@ impl<D: Domain> Policy<D> {
             hook: _,
             options: _,
         } = self;
-        // The limiters that use it shed.
+        // Only limiters that shed use it.
         let PrecedenceOf { priority: _, weight: _ } = precedence;
-        // A debt is looked for as soon as a key owes something: see `Policy::has_debts`.
+        // All paths look for debts as soon as a key owes something: see `Policy::has_debts`.
         let Billing { bill, retries, releases_at_head, owes_shortfalls: _ } = billing;
-        // The bans of a former penalty are only kept for a successor. Rejections count offenders on all paths.
+        // A former penalty's bans are only kept for a successor. Rejections count offenders on all paths.
         let Lineage { penalty, line: _, record: _, meter: _, former_bans: _, offenders: _ } = lineage;
         let Lasting { holds, sheds } = description.lasting();
         [
@@ -102,20 +102,20 @@ impl<D: Domain> Policy<D> {
         .filter_map(|(is_set, extra)| is_set.then_some(extra))
     }
 
-    /// Whether one call of its limiter is all that the policy does for a request.
+    /// Whether one limiter call is all that the policy does for a request.
     pub(crate) fn is_plain(&self) -> bool {
         self.extras().next().is_none()
     }
 
-    /// Whether requests hold the units of its limiter until they are over, and the policy is [plain](Self::is_plain)
+    /// Whether requests hold the limiter's units until they are over, and the policy is [plain](Self::is_plain)
     /// otherwise.
     pub(crate) fn is_plainly_held(&self) -> bool {
         self.extras().any(|extra| extra == Extra::Holds) && self.extras().all(Extra::is_of_held_requests)
     }
 
-    /// Whether this policy may have more to do for a request after its decision: if it
-    /// [ends with the response](Self::ends_with_response), if it charges retries once, since it then keeps a record of
-    /// each request, or if its limiter sheds, since requests then have a precedence.
+    /// Whether this policy may have more to do for a request after its decision: if it [ends with the
+    /// response](Self::ends_with_response), if it charges retries once and so keeps a record of each request, or if its
+    /// limiter sheds and so requests have a precedence.
     pub(crate) fn is_open_ended(&self) -> bool {
         self.extras().any(Extra::outlasts_decision)
     }

@@ -3,7 +3,7 @@
 use super::named::named;
 
 named! {
-    /// A fact about a policy: an option that was set, the value of an option, or a property of the limiter.
+    /// A fact about a policy: an option that was set, an option's value, or a property of the limiter.
     pub(super) enum Fact by
     /// The option's name, or the words for a property.
     pub(super) name {
@@ -23,7 +23,7 @@ named! {
         Penalty = "penalty",
         ChargeOnce = "charge_once",
         OnCrossing = "on_crossing",
-        /// The number of its records is bounded.
+        /// The number of retry records is bounded.
         MaxKeysOfChargeOnce = "ChargeOnce::max_keys",
         SharedKey = "a key that clients share",
         /// A request may have several keys.
@@ -47,14 +47,14 @@ named! {
         /// It has one quota for all keys.
         OneQuota = "a limiter that has one quota for all keys",
         NoCalendar = "a limiter without windows of the calendar",
-        /// Not of what is in flight, or one limit for all keys.
+        /// The limiter does not count requests in flight, or has one limit for all keys.
         NoLimits = "a limiter that takes no limits in flight",
-        /// It keeps the records of retries.
+        /// It keeps the retry records.
         RecordsOnServer = "a limiter that keeps them on its server",
     }
 }
 
-/// The options of a policy that were set, as bits: a setter that replaces a field must not hide that another one was
+/// The policy options that were set, as bits, because a setter that replaces a field must not hide that another one was
 /// called.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options(u32);

@@ -15,7 +15,7 @@ use crate::engine::policy::lineage::Lineage;
 use crate::engine::policy::log;
 use crate::values::Finish;
 
-/// The result of a replacement of policies.
+/// The result of replacing policies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Replaced {
     not_inherited: Vec<String>,
@@ -24,14 +24,14 @@ pub struct Replaced {
 }
 
 impl Replaced {
-    /// The policies that had a predecessor but could not inherit from it, so that all of their keys start with full
+    /// The policies that had a predecessor but could not inherit from it, so that all their keys start with full
     /// budgets; see [`Limiter::inherit`](crate::Limiter::inherit).
     #[must_use]
     pub fn not_inherited(&self) -> &[String] {
         &self.not_inherited
     }
 
-    /// The policies whose limiters keep the previous capacity, and not the requested one: if the capacity is changed
+    /// The policies whose limiters keep the previous capacity, and not the requested one. If you change the capacity
     /// several times, the fourth change takes effect only once the debts from before the first are paid. The next
     /// change tries again.
     #[must_use]
@@ -50,24 +50,23 @@ impl<D: Domain> Policy<D> {
     /// Inherits from the policy that had this name before. Adds the steps to run once this policy is in force to
     /// `finish`.
     ///
-    /// Called before the change is in force, since a custom limiter may panic when it inherits: then `old` stays in
-    /// force.
+    /// Called before the change is in force: if a custom limiter panics when it inherits, `old` stays in force.
     pub(crate) fn inherit(&mut self, old: &Self, replaced: &mut Replaced, finish: &mut Vec<Finish>) {
         let lineage = &mut self.lineage;
         // Every field is listed, so that a new one does not compile before it is inherited.
         let Lineage { line, record, meter, penalty: old_penalty, former_bans, offenders } = &old.lineage;
         lineage.record = Arc::clone(record);
         lineage.meter.inherit(meter);
-        // Bans outlive budgets: a ban is a deadline that was advertised to the client, regardless of the current
-        // quota. So a policy inherits bans even if its limiter cannot inherit, and keeps them while it has no penalty
-        // itself.
+        // Bans outlive budgets, because a ban is a deadline that was advertised to the client, regardless of the
+        // current quota. So a policy inherits bans even if its limiter cannot inherit, and keeps them while it does not
+        // have a penalty itself.
         if let Some(bans) = old_penalty.as_ref().map(Penalty::record).or(former_bans.as_ref()) {
             match &mut lineage.penalty {
                 Some(penalty) => finish.extend(penalty.inherit(bans, old_penalty.as_ref())),
                 None => lineage.former_bans = Some(Arc::clone(bans)),
             }
         }
-        // What a shadow would have rejected, and what a policy has rejected, are not added up.
+        // We do not add up rejections by a shadow and rejections by an enforced policy.
         let offenders = lineage.offenders.as_mut().zip(offenders.as_ref());
         if let Some((new, old)) = offenders.filter(|_| self.shadow == old.shadow) {
             new.record = Arc::clone(&old.record);
@@ -75,7 +74,7 @@ impl<D: Domain> Policy<D> {
         let retries = self.billing.retries.as_mut().zip(old.billing.retries.as_ref());
         finish.extend(retries.and_then(|(new, old)| new.inherit(old)));
         // If both policies have the same limiter, no state has to move, even if it cannot inherit. `ptr_eq` ignores
-        // vtables: one type may have several.
+        // vtables, because one type may have several.
         if !Arc::ptr_eq(&self.limiter, &old.limiter) {
             let Some(inheritance) = self.limiter.inherit(&*old.limiter) else {
                 log::not_inherited(&self.name);
@@ -160,14 +159,14 @@ mod tests {
     }
 
     #[test]
-    fn bans_are_kept_while_there_is_no_penalty() {
+    fn bans_survive_without_a_penalty() {
         let without = replaced(&replaced(&with_a_ban(), policy()), policy());
         assert!(without.lineage.former_bans.is_some());
         assert!(bans(&replaced(&without, banning())));
     }
 
     #[test]
-    fn a_ban_that_is_kept_can_be_lifted() {
+    fn kept_bans_can_be_lifted() {
         let without = replaced(&with_a_ban(), policy());
         without.lineage.lift_ban(&PartitionKey::from("a"));
         assert!(!bans(&replaced(&without, banning())));
@@ -178,9 +177,9 @@ mod tests {
         assert!(!bans(&replaced(&policy(), banning())));
     }
 
-    /// The limiter cannot inherit: offenders go on in any case, as metrics do.
+    /// The limiter cannot inherit, but offenders continue in any case, as metrics do.
     #[test]
-    fn offenders_continue_unless_a_shadow_becomes_a_policy() {
+    fn offenders_continue_unless_shadow_changes() {
         let total = |policy: &Policy| policy.lineage.offenders.as_ref().unwrap().record.in_both_hours(Wall.now()).total;
         let old = policy().track_offenders(ShowKey::whole());
         old.lineage.offenders.as_ref().unwrap().record.note(&PartitionKey::from("a"));
@@ -190,12 +189,13 @@ mod tests {
     }
 
     #[test]
-    fn without_penalties_there_is_nothing_to_keep() {
+    fn nothing_is_kept_without_penalties() {
         assert!(replaced(&policy(), policy()).lineage.former_bans.is_none());
     }
 
+    /// The limiter cannot inherit, but both policies share it.
     #[test]
-    fn a_limiter_that_stays_keeps_its_budgets_even_if_it_cannot_inherit() {
+    fn an_unchanged_limiter_keeps_its_budgets() {
         let custom = Arc::new(Custom);
         let with = |limiter: &Arc<Custom>| Policy::new("p", Arc::clone(limiter));
         let old = with(&custom);

@@ -1,4 +1,4 @@
-//! The keys of a policy that are limited at present, and the bound on the events that they cause.
+//! A policy's keys that are limited at present, and the bound on the events that they cause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use crate::util::lock::Lock;
 use crate::values::PartitionKey;
 use crate::values::time::{Clock, Timestamp};
 
-/// The keys of one policy that are limited at present, and the events of this second.
+/// One policy's keys that are limited at present, and the events in this second.
 pub(crate) struct LimitedKeys {
-    /// When the budget of a key that was rejected is full again.
+    /// When a rejected key's budget is full again.
     limited: ExpiringTable<Timestamp>,
     recent: Lock<Recent>,
 }
@@ -23,7 +23,7 @@ struct Recent {
     left_out: u64,
 }
 
-/// The number of events that clients can cause in a second, per policy: more are counted, and not reported.
+/// The number of events that clients can cause in a second, per policy. More are counted, and not reported.
 const MOST_PER_SECOND: u32 = 10;
 
 impl LimitedKeys {
@@ -31,7 +31,7 @@ impl LimitedKeys {
         Self { limited: ExpiringTable::new(CAPACITY, clock), recent: Lock::default() }
     }
 
-    /// Records a rejection. Returns whether it is the first one since the budget of the key was full.
+    /// Records a rejection. Returns whether it is the first one since the key's budget was full.
     pub(in crate::engine::policy) fn begins(&self, key: &PartitionKey, full_in: Duration) -> bool {
         self.limited.update(key, |end, now| {
             let is_first = end.is_none();

@@ -1,4 +1,4 @@
-//! What all policies of one name have in common, through every live change: counts, metrics, bans, offenders.
+//! The state that policies with one name share through every live change: counts, metrics, bans, offenders.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::engine::policy::offender_record::TrackedOffenders;
 use crate::engine::policy::record::PolicyRecord;
 use crate::values::PartitionKey;
 
-/// The state that a policy passes on to the next policy of its name.
+/// The state that a policy passes on to the next policy with its name.
 pub(crate) struct Lineage {
     /// Shared by a policy and the policies whose limiters have inherited from its own.
     pub(super) line: Arc<()>,
     pub(crate) record: Arc<PolicyRecord>,
     pub(crate) meter: PolicyMeter,
     pub(crate) penalty: Option<Penalty>,
-    /// The bans of a penalty that a live change removed, in case a later change adds one again.
+    /// The bans from a penalty that a live change removed, in case a later change adds one again.
     pub(super) former_bans: Option<Arc<PenaltyRecord>>,
     /// The keys that are rejected most, if they are tracked.
     pub(crate) offenders: Option<TrackedOffenders>,
@@ -32,7 +32,7 @@ impl Lineage {
         Arc::ptr_eq(&self.line, &old.line)
     }
 
-    /// Lifts the ban of a key, also a ban that is kept while there is no penalty.
+    /// Lifts a key's ban, also a ban that is kept while there is no penalty.
     pub(super) fn lift_ban(&self, key: &PartitionKey) {
         if let Some(penalty) = &self.penalty {
             penalty.lift(key);

@@ -134,11 +134,11 @@ pub(crate) fn quota_alternates(policy: &str) {
 #[derive(Clone, Copy)]
 pub(crate) struct WithoutKey<'a> {
     pub(crate) policy: &'a str,
-    /// Names the key, and has nothing of the request.
+    /// Names the key, and does not contain anything from the request.
     pub(crate) problem: &'a dyn Display,
     /// The type of the extension that the key is read from, if it is read from one.
     pub(crate) extension: Option<&'a str>,
-    /// What became of the request: completes "it was …".
+    /// The request's fate: completes "it was …".
     pub(crate) fate: &'a str,
 }
 

@@ -1,24 +1,23 @@
 //! `Policy`: a named limiter with its options, its record and its metrics.
 //!
-//! - `definition` has the policy and the setters of its options, `charges` those of costs and quotas. Most of its
-//!   fields are in four groups: the `selector` chooses the requests and their keys, `costs` has what a request is
-//!   charged when it comes, `billing` what it costs in the end, and the `lineage` what all policies of one name have in
-//!   common through every live change.
-//! - `combined` has several policies, all of which or any of which have to admit a request.
-//! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`); the
-//!   result is a `PolicyError` (`error`).
+//! - `definition` has the policy and its setters, and `charges` the setters for costs and quotas. Most fields are in
+//!   four groups: the `selector` chooses the requests and their keys, `costs` has the charge when a request comes,
+//!   `billing` the final cost, and the `lineage` the state that policies with one name share through every live change.
+//! - `combined` has several policies, where all or any have to admit a request.
+//! - `rules` rejects policies with options that exclude each other (`facts`), or with an invalid name (`names`), with a
+//!   `PolicyError` (`error`).
 //! - `asks` has the calls to the limiter, `owed` the costs above the charge, `adjust` the credits and charges by hand,
 //!   `inherit` the policy's part of a live change, `reports` the metrics and logs, `transitions` the events for
 //!   operators.
-//! - `bans` has the penalty for keys that come too early, `overrides` the bans and allowances by hand, `debts` what
-//!   keys owe, `open_charges` the charges whose responses are awaited, `retries` the requests that are charged once,
-//!   `limited_keys` the keys that are limited now, and `record` the counts of a policy.
+//! - `bans` has the penalty for keys that come too early, `overrides` the bans and allowances by hand, `debts` the
+//!   units that keys owe, `open_charges` the charges whose responses are awaited, `retries` the requests that are
+//!   charged once, `limited_keys` the keys that are limited now, and `record` a policy's counts.
 //! - `offender_record` counts the keys that are rejected most, and `offenders` shows them.
-//! - `crossings` reports that the use of a key has passed a share of its limit (`shares`).
-//! - `extras` finds out whether one call of the limiter is all that a policy does for a request, for the shorter paths.
-//! - `precedence` finds the class and the weight of a request, for limiters that shed.
-//! - `expiring` is the table that bans, debts and records of retries have in common. `named` is a macro for enums whose
-//!   variants have names.
+//! - `crossings` reports that a key's use has passed a share of its limit (`shares`).
+//! - `extras` finds out whether one limiter call is all that a policy does for a request, for the fast paths.
+//! - `precedence` finds a request's class and weight, for limiters that shed.
+//! - `expiring` is the table that bans, debts and retry records share. `named` is a macro for enums whose variants have
+//!   names.
 
 mod adjust;
 mod asks;

@@ -1,8 +1,8 @@
-//! The names of policies, which appear in header fields and bodies.
+//! Policy names, which appear in header fields and bodies.
 
-/// The longest name of a policy, in bytes. `RateLimit-Policy` and `RateLimit` repeat the names of all policies in
-/// each response: the names of 16 policies take 2 KiB at most, half of the response head that nginx accepts from a
-/// server (one page of memory, unless `proxy_buffer_size` is set).
+/// A policy name's greatest length, in bytes. `RateLimit-Policy` and `RateLimit` repeat all policy names in each
+/// response. With 16 policies, the names take 2 KiB at most, half the response head that nginx accepts from a server
+/// (one page of memory, unless `proxy_buffer_size` is set).
 pub(super) const MAX_NAME: usize = 64;
 
 /// The punctuation that a name, which is a token, may contain.
@@ -13,8 +13,8 @@ pub(super) fn is_name(text: &str) -> bool {
     is_token(text) && text.len() <= MAX_NAME
 }
 
-/// Whether a name is a token of RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation. It
-/// needs no escaping in any field or log line.
+/// Whether a name is a token by RFC 9651, section 3.3.4: a letter or `*`, then letters, digits and some punctuation. A
+/// token does not need escaping in any field or log line.
 fn is_token(name: &str) -> bool {
     let mut bytes = name.bytes();
     bytes.next().is_some_and(|first| first.is_ascii_alphabetic() || first == b'*')
@@ -29,7 +29,7 @@ mod tests {
     fn names_are_tokens() {
         let letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
         let firsts = format!("{letters}*");
-        // `tchar` of RFC 9110, section 5.6.2, and the two that RFC 9651 adds.
+        // `tchar` by RFC 9110, section 5.6.2, and the two that RFC 9651 adds.
         let others = format!("{letters}0123456789!#$%&'*+-.^_`|~:/");
         for character in (0..128).map(char::from) {
             assert_eq!(is_token(&format!("{character}")), firsts.contains(character), "{character:?} first");

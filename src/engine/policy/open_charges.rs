@@ -10,16 +10,16 @@ use crate::util::lock::Shards;
 use crate::values::PartitionKey;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 
-/// The refundable charges of a policy that are not settled yet, by key.
+/// A policy's refundable charges that are not settled yet, by key.
 ///
-/// A rejection that such charges cause is no misconduct, and may be brief: they may be refunded within the time that
-/// a response takes. Each open charge excuses a bounded number of rejections: otherwise, a client that holds one
-/// response open could send without limit. The number of charges is bounded by the requests in flight.
+/// A rejection that such charges cause is not misconduct, and may be brief, because they may be refunded within the
+/// time that a response takes. Each open charge excuses a bounded number of rejections. Otherwise, a client that holds
+/// one response open could send without limit. The requests in flight bound the number of charges.
 pub(crate) struct OpenCharges {
-    /// Sharded by hash, so that requests of different keys seldom take the same lock.
+    /// Sharded by hash, so that requests with different keys seldom take the same lock.
     shards: Shards<ChargeShard>,
     secret: Secret,
-    /// The moving average of the duration of all responses, in nanoseconds; zero while it is unknown.
+    /// The moving average over all response durations, in nanoseconds. Zero while it is unknown.
     mean: AtomicU64,
 }
 
@@ -28,26 +28,26 @@ struct ChargeShard {
     recent: [Recent; RECENT],
 }
 
-/// The moving average of the duration of one key's responses. Two keys that share a slot forget each other.
+/// The moving average over one key's response durations. Two keys that share a slot forget each other.
 #[derive(Clone, Copy, Default)]
 struct Recent {
     /// A part of the key's hash.
     tag: u32,
-    /// In microseconds, 71 minutes at most; zero while it is unknown.
+    /// In microseconds, 71 minutes at most. Zero while it is unknown.
     mean: u32,
 }
 
-/// The number of shards. Two requests of different keys take the same lock in one of `SHARDS` cases. It is held for
+/// The number of shards. Two requests with different keys take the same lock in one case in `SHARDS`. It is held for
 /// one lookup.
 const SHARDS: usize = 16;
 
-/// The keys of a shard whose durations are known, 1,024 in all: 8 KiB.
+/// The number of keys per shard whose durations are known. All shards have 1,024, in 8 KiB.
 const RECENT: usize = 64;
 
-/// The expected duration of a response before the first one has ended.
+/// A response's expected duration before the first one has ended.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// The bounds of advertised waits: less would make clients retry in a busy loop, and more would be no estimate.
+/// The bounds of advertised waits. Less would make clients retry in a busy loop, and more would not be an estimate.
 const SHORTEST: Duration = Duration::from_millis(1);
 const LONGEST: Duration = Duration::from_secs(60);
 
@@ -56,22 +56,22 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// for longer by holding a response open.
 const LATE: u32 = 4;
 
-/// The rejections that each open charge excuses: about the number of requests that a client has in flight before a
-/// response advertises a wait.
+/// The rejections that each open charge excuses. A client has about that number of requests in flight before a response
+/// advertises a wait.
 const EXCUSED: u64 = 10;
 
 #[derive(Clone, Copy)]
 struct OpenCharge {
     requests: u64,
     units: u64,
-    /// The instant of the latest charge.
+    /// When the latest charge was made.
     newest: Timestamp,
     /// The rejections that were excused since the first of these charges.
     excused: u64,
 }
 
 impl OpenCharges {
-    /// Locks the shard of a key. Returns the key's hash, too.
+    /// Locks a key's shard. Returns the key's hash, too.
     fn shard(&self, key: &PartitionKey) -> (MutexGuard<'_, ChargeShard>, u64) {
         let hash = self.secret.hash(key.as_bytes());
         (self.shards.lock(hash), hash)
@@ -87,15 +87,15 @@ impl OpenCharges {
         open.newest = now;
     }
 
-    /// Closes a charge that was [opened](Self::open): it is settled after its response, which `took` this time, or it
-    /// has no response.
+    /// Closes a charge that was [opened](Self::open), because it is settled after its response, which `took` this time,
+    /// or because it has no response.
     pub(crate) fn close(&self, key: &PartitionKey, cost: u64, took: Option<Duration>) {
         let (mut shard, hash) = self.shard(key);
         if let Some(took) = took {
             shard.note_duration(hash, took);
             self.note_duration(took);
         }
-        // Removed first, since most keys have one request at a time: then it is looked up once.
+        // Most keys have one request at a time, so remove the entry first, which takes one lookup.
         let Some((key, mut open)) = shard.open.remove_entry(key) else { return };
         open.requests -= 1;
         open.units = open.units.saturating_sub(cost);
@@ -104,7 +104,7 @@ impl OpenCharges {
         }
     }
 
-    /// Returns whether a rejection that the open charges of a key have caused is excused, and counts it.
+    /// Returns whether a rejection that a key's open charges have caused is excused, and counts it.
     pub(crate) fn excuse(&self, key: &PartitionKey) -> bool {
         let (mut shard, _) = self.shard(key);
         let Some(open) = shard.open.get_mut(key) else { return false };
@@ -115,18 +115,18 @@ impl OpenCharges {
     /// Records the duration of a response to any key.
     fn note_duration(&self, took: Duration) {
         let took = nanos_of(took).max(1);
-        // Two threads that load the same mean lose one of their samples, which is fine for an estimate; hence relaxed
-        // loads and stores instead of a compare-and-swap loop.
+        // Two threads that load the same mean lose one sample, which is fine for an estimate, so we use relaxed loads
+        // and stores instead of a compare-and-swap loop.
         self.mean.store(averaged(self.mean.load(Ordering::Relaxed), took), Ordering::Relaxed);
     }
 
-    /// Returns the refundable units of a key, and the expected time until they are refunded, if there are any.
+    /// Returns a key's refundable units, and the expected time until they are refunded, if there are any.
     ///
-    /// The time is the mean duration of the key's own responses. While it is unknown, it is the mean duration of all
-    /// responses, and [`UNKNOWN`] at most, since a stranger may send requests that take any time.
+    /// The time is the mean duration of the key's own responses. While that is unknown, it is the mean over all
+    /// responses, but [`UNKNOWN`] at most, because a stranger may send requests that take any time.
     ///
-    /// Charges whose responses take more than [`LATE`] times the usual duration (and more than 1 s) do not count:
-    /// otherwise, a client could avoid bans by holding a response open.
+    /// Charges whose responses take more than [`LATE`] times the usual duration (and more than 1 s) do not count.
+    /// Otherwise, a client could avoid bans by holding a response open.
     pub(crate) fn expected(&self, key: &PartitionKey, now: Timestamp) -> Option<(u64, Duration)> {
         let (open, own) = {
             let (shard, hash) = self.shard(key);
@@ -142,14 +142,14 @@ impl OpenCharges {
     }
 }
 
-/// A moving average with another sample, which has a weight of one eighth, like a round trip in RFC 6298. A mean of
-/// zero means that there are no samples yet.
+/// Adds a sample to a moving average, with a weight of one eighth, like a round trip in RFC 6298. If the mean is zero,
+/// there are no samples yet.
 const fn averaged(mean: u64, took: u64) -> u64 {
     if mean == 0 { took } else { mean - mean / 8 + took / 8 }
 }
 
 impl ChargeShard {
-    /// Returns the slot of a key's duration, and its tag.
+    /// Returns the slot for a key's duration, and its tag.
     fn slot(hash: u64) -> (usize, u32) {
         let index = usize::try_from(hash / SHARDS as u64 % RECENT as u64).expect("less than `RECENT`");
         (index, u32::try_from(hash >> 32).expect("32 bits"))
@@ -185,15 +185,15 @@ mod tests {
     use super::*;
     use crate::values::Quota;
 
-    /// Completes a request of this key, whose response takes `took`.
+    /// Completes a request with this key, whose response takes `took`.
     fn respond(charges: &OpenCharges, key: &PartitionKey, took: Duration) {
         charges.open(key, 0, Timestamp::from_nanos(0));
         charges.close(key, 0, Some(took));
     }
 
-    /// Keys of one shard have equal hashes modulo `SHARDS`.
+    /// Keys in one shard have equal hashes modulo `SHARDS`.
     #[test]
-    fn the_keys_of_a_shard_use_all_of_its_slots() {
+    fn a_shards_keys_use_all_slots() {
         for shard in [0, 1, 15] {
             let hashes = (0..RECENT as u64).map(|number| shard + number * SHARDS as u64);
             let mut slots: Vec<_> = hashes.map(|hash| ChargeShard::slot(hash).0).collect();
@@ -217,10 +217,10 @@ mod tests {
         assert_eq!(charges.expected(&key, at(20)), None);
     }
 
-    /// Regression: a key whose own requests take 52 ms waited nearly 30 seconds, since requests of others took that
-    /// time.
+    /// Regression: a key whose own requests take 52 ms waited nearly 30 seconds, because other clients' requests took
+    /// that long.
     #[test]
-    fn slow_responses_to_others_lengthen_no_wait() {
+    fn others_slow_responses_lengthen_no_wait() {
         // A fixed secret: with a random one, two keys may share a slot.
         let charges = OpenCharges { secret: Secret::from_bytes([7; 16]), ..OpenCharges::default() };
         let now = Timestamp::from_nanos(0);
@@ -237,17 +237,18 @@ mod tests {
             charges.open(key, 1, now);
         }
         assert_eq!(charges.expected(&key, now), Some((1, millis(52))));
-        // The durations of this key are unknown, so at most a second is assumed.
+        // This key's durations are unknown, so at most a second is assumed.
         assert_eq!(charges.expected(&fresh, now), Some((1, UNKNOWN)));
-        // Enough strangers to take every slot: the key's own durations are forgotten.
+        // Enough strangers take every slot, so that the key's own durations are forgotten.
         for stranger in 0..10_000_u32 {
             respond(&charges, &PartitionKey::from(stranger), Duration::from_secs(30));
         }
         assert_eq!(charges.expected(&key, now), Some((1, UNKNOWN)));
     }
 
+    /// They are late after four times the usual duration, but never within a second.
     #[test]
-    fn responses_are_late_after_four_times_the_usual_duration_but_never_within_a_second() {
+    fn late_responses_are_no_longer_expected() {
         let key = PartitionKey::from("key");
         let millis = Duration::from_millis;
         for (usual, last) in [(millis(20), UNKNOWN), (millis(250), UNKNOWN), (millis(300), 4 * millis(300))] {
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expected_wait_is_the_mean_duration_within_bounds() {
+    fn expected_waits_are_bounded_means() {
         let key = PartitionKey::from("key");
         let millis = Duration::from_millis;
         let hour = Duration::from_secs(3_600);

@@ -1,5 +1,5 @@
-//! Costs above the charge: a policy charges the units that are left, and forgives the rest or lets the key owe it. A
-//! charge by hand lets the key owe in any case.
+//! Costs above the charge: a policy charges the remaining units, and forgives the rest or lets the key owe it. A charge
+//! by hand lets the key owe in any case.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::store::TableStats;
 use crate::values::time::Monotonic;
 use crate::values::{Ask, Decision, KeepsStanding, LimiterError, Mode, PartitionKey, Quota, Shape};
 
-/// Learns of a charge beyond the first: the decision on it, and its units.
+/// Called after a charge beyond the first, with its decision and its units.
 pub(crate) type NoteCharge = Box<dyn FnOnce(&Decision, u64) + Send>;
 
 impl<D: Domain> Policy<D> {
@@ -24,12 +24,12 @@ impl<D: Domain> Policy<D> {
         Some(if terms.shape() == Some(Shape::Bucket) { quota } else { quota.without_burst() })
     }
 
-    /// The table of debts, and the quota by which a key pays its debt, if a key may owe something.
+    /// The debt table, and the quota by which a key pays its debt, if a key may owe something.
     fn debts_of(&self, quota: Option<Quota>) -> Option<(&Arc<Debts>, Quota)> {
         Some((self.lineage.record.debts()?, self.quota_of_debts(quota)?))
     }
 
-    /// Charges a request to the debt of its key, if there is one.
+    /// Charges a request to its key's debt, if there is one.
     ///
     /// # Errors
     ///
@@ -44,20 +44,20 @@ impl<D: Domain> Policy<D> {
         DebtCharge::new(debts, key, quota, units)
     }
 
-    /// Takes a part of a request's charge back from the debt of its key.
+    /// Takes a part of a request's charge back from its key's debt.
     pub(crate) fn refund_debt(&self, key: &PartitionKey, units: u64) {
         if let Some(debts) = self.lineage.record.debts() {
             debts.refund(key, units);
         }
     }
 
-    /// The time by which a refund of `units` shortens the debt of a key.
+    /// The time by which refunding `units` shortens a key's debt.
     pub(crate) fn pays_for(&self, units: u64, quota: Option<Quota>) -> Duration {
         self.quota_of_debts(quota).map_or(Duration::ZERO, |quota| quota.time_to_restore(units))
     }
 
-    /// The decision on a request that is charged nothing more, with the debt of its key taken into account. `quota`
-    /// is the quota of the key.
+    /// The decision on a request that will not be charged more, with its key's debt taken into account. `quota` is the
+    /// key's own quota.
     pub(crate) fn after_debt(&self, key: &PartitionKey, quota: Option<Quota>, decision: Decision) -> Decision {
         let left = self.debts_of(quota).and_then(|(debts, quota)| debts.units_left(key, Some(quota)));
         left.map_or(decision, |left| left.of(decision))
@@ -69,30 +69,30 @@ impl<D: Domain> Policy<D> {
         left.map_or(decision, |left| left.of(decision))
     }
 
-    /// Whether a key may owe something that this process knows of.
+    /// Whether this process knows a key that may owe something.
     pub(crate) fn has_debts(&self) -> bool {
         self.lineage.record.debts().is_some_and(|debts| !debts.is_over())
     }
 
-    /// Forgives the debt of a key.
+    /// Forgives a key's debt.
     pub(super) fn forgive(&self, key: &PartitionKey) {
         if let Some(debts) = self.lineage.record.debts() {
             debts.forget(key);
         }
     }
 
-    /// The occupancy of the table of debts, if a key has ever owed something.
+    /// The debt table's occupancy, if a key has ever owed something.
     pub(super) fn debt_table(&self) -> Option<TableStats> {
         self.lineage.record.debts().map(|debts| debts.stats())
     }
 
-    /// Charges the cost of a request beyond its charge, as far as units are left. The rest is forgiven, or
-    /// [owed](Policy::owe_shortfalls). `fell_back` says whether its first part was charged to the local fallback. Then
-    /// `note` is called, if there is one, with the decision and the units that were charged.
+    /// Charges a request's cost beyond its charge, as far as units are left. The rest is forgiven, or
+    /// [owed](Policy::owe_shortfalls). `fell_back` says whether the local fallback was charged the first part.
+    /// Afterwards, `note` is called, if there is one, with the decision and the units that were charged.
     pub(crate) fn charge_shortfall(&self, ask: &Ask<'_>, fell_back: bool, note: Option<NoteCharge>) {
         let owes = self.billing.owes_shortfalls;
         if let Some(balance) = self.description.adjusts().filter(|_| owes && self.description.keeps_credits()) {
-            // One in memory is charged by now, and the answer of a server need not be awaited.
+            // A balance in memory is charged by now, and a server's answer need not be awaited.
             let mut charge = balance.charge(ask, None);
             if charge.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
                 crate::util::spawn(async move { drop(charge.await) });
@@ -112,7 +112,7 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Adds to the debt of a key on the server that keeps debts; if the call fails, in this process.
+    /// Adds to a key's debt on the server that keeps debts, or in this process if the call fails.
     fn owe_on(&self, server: &Arc<dyn KeepsStanding>, ask: &Ask<'_>, quota: Quota, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.lineage.record);
         let owed = server.owe(ask);
@@ -127,10 +127,10 @@ impl<D: Domain> Policy<D> {
         });
     }
 
-    /// Charges the units that are left, and adds the rest to the debt of the key, which it pays by `quota`; without
-    /// one, the rest is forgiven. A limiter that calls a server is
-    /// charged in the background. Without a runtime, the calls of this crate's stores fail, and all is owed; the
-    /// pending answer of a custom limiter is dropped, and nothing is charged or owed.
+    /// Charges the remaining units, and adds the rest to the key's debt, which it pays by `quota`. Without a `quota`,
+    /// the rest is forgiven. A limiter that calls a server is charged in the background. If there is no runtime, the
+    /// calls by this crate's stores fail, and all is owed, but a custom limiter's pending answer is dropped, and
+    /// nothing is charged or owed.
     fn charge_or_owe(&self, ask: &Ask<'_>, fell_back: bool, quota: Option<Quota>, note: Option<NoteCharge>) {
         let record = Arc::clone(&self.lineage.record);
         let clock = self.clock();
@@ -154,8 +154,8 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Charges the units that are left, up to the cost, and waits for the answers. Returns the units, and the decision
-    /// that charged them.
+    /// Charges the remaining units, up to the cost, and waits for the answers. Returns the units, and the decision that
+    /// charged them.
     pub(super) fn charge_left(
         &self,
         ask: &Ask<'_>,
@@ -166,8 +166,8 @@ impl<D: Domain> Policy<D> {
         let quota = ask.quota();
         let mut units = ask.cost();
         async move {
-            // First asks for all units, and if that is rejected, for those that are left. A concurrent request may have
-            // used them by then.
+            // First asks for all units, and if that is rejected, for the remaining ones. A concurrent request may have
+            // used them by then, so we ask in a loop.
             while units > 0 {
                 let decision = limiter.decide(&Ask::charge(&key, units).under(quota).to(mode)).decided().await?;
                 if decision.is_allowed() {
@@ -201,9 +201,9 @@ mod tests {
         policy.charge_shortfall(&Ask::charge(key, units), false, None);
     }
 
-    /// 25 units are charged to a bucket of ten: fifteen are owed.
+    /// 25 units are charged to a bucket with ten, so fifteen are owed.
     #[test]
-    fn time_pays_a_debt_and_the_wait_until_then_is_true() {
+    fn time_pays_debts_and_waits_are_true() {
         let (policy, clock) = policy(Quota::per_hour(10));
         let key = PartitionKey::from("a");
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()), "it owes nothing");
@@ -226,9 +226,9 @@ mod tests {
         assert!(policy.charge_debt(&key, 10, None).is_ok_and(|charge| charge.is_none()), "all is paid");
     }
 
-    /// Ten requests at once, each of them with a final cost of a whole bucket.
+    /// Ten requests come at once, and each has a whole bucket as its final cost.
     #[test]
-    fn requests_that_were_in_flight_together_owe_together() {
+    fn concurrent_requests_owe_together() {
         let (policy, _) = policy(Quota::per_hour(10));
         let key = PartitionKey::from("a");
         (0..10).for_each(|_| owe(&policy, &key, 10));
@@ -236,11 +236,11 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_keeps_its_units_under_another_quota() {
+    fn a_debt_keeps_units_across_quotas() {
         let (policy, _) = policy(Quota::per_hour(10));
         let key = PartitionKey::from("a");
         owe(&policy, &key, 20);
-        // Twenty of ten per hour become twenty of forty per hour.
+        // Twenty units at ten per hour become twenty at forty per hour.
         let faster = Some(Quota::per_hour(40));
         assert!(policy.charge_debt(&key, 20, faster).is_ok());
         assert_eq!(policy.charge_debt(&key, 21, faster).err(), Some(HOUR / 40));
@@ -249,9 +249,9 @@ mod tests {
         assert!(policy.charge_debt(&key, 1, None).is_ok_and(|charge| charge.is_none()));
     }
 
-    /// A key owes by one quota and asks by another, and so on: each look keeps the debt, and none lengthens it.
+    /// A key owes by one quota and asks by another, in turns. Each look keeps the debt.
     #[test]
-    fn looks_by_quotas_that_take_turns_do_not_lengthen_a_debt() {
+    fn alternating_quotas_do_not_lengthen_debts() {
         let (policy, clock) = policy(Quota::per_hour(10));
         let key = PartitionKey::from("a");
         owe(&policy, &key, 20);
@@ -262,16 +262,16 @@ mod tests {
             }
             clock.advance(HOUR / 2_000);
         }
-        // It owed ten, of which the time under the slow quota has paid five.
+        // It owed ten, and the time under the slow quota has paid five.
         let wait = policy.charge_debt(&key, 1, Some(slow)).err().unwrap();
         let expected = HOUR * (10 + 1 - 5) / 10;
         assert!(wait.abs_diff(expected) < Duration::from_secs(2), "{wait:?}");
     }
 
-    /// Thirty units are charged to a burst of twenty. After an hour and a half at ten per hour, fifteen are owed:
+    /// Thirty units are charged to a burst of twenty. After an hour and a half at ten per hour, fifteen are owed, so
     /// five are left.
     #[test]
-    fn a_debt_reduces_the_units_left_of_the_burst() {
+    fn debts_reduce_the_burst() {
         let (policy, clock) = policy(Quota::per_hour(10).burst(20));
         let key = PartitionKey::from("a");
         owe(&policy, &key, 30);
@@ -287,11 +287,11 @@ mod tests {
         assert_eq!(policy.after_debt_as_kept(&key, Decision::allow(20, 20)).remaining(), 5);
     }
 
-    /// Keys that owe something and send no more requests do not keep a later key from owing, and time frees their
-    /// slots. Regression: there were slots for 65,536 debts, which only a later request of the same key freed; all
-    /// further debts were forgiven for ever.
+    /// Keys that owe something and stop sending do not keep a later key from owing, and time frees their slots.
+    /// Regression: there were slots for 65,536 debts, which only a later request with the same key freed, so that all
+    /// further debts were forgiven for ever. Forgiven debts are counted.
     #[test]
-    fn a_flood_of_debts_forgives_those_that_are_paid_first_and_counts_them() {
+    fn floods_forgive_the_shortest_debts() {
         let (policy, clock) = policy(Quota::per_hour(1));
         (0..150_000_u64).for_each(|key| owe(&policy, &key.into(), 2));
         let late = PartitionKey::from("late");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn without_owing_a_shortfall_is_forgiven() {
+    fn without_owing_shortfalls_are_forgiven() {
         let clock = ManualClock::new();
         let store = MemoryStore::default().with_clock(clock);
         let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), store);

@@ -1,24 +1,24 @@
-//! `Precedence`: which of the requests that wait in a limiter that sheds go first.
+//! `Precedence`: the order in which waiting requests leave a limiter that sheds.
 
 use std::num::NonZeroU32;
 
 use crate::engine::domain::{Domain, Reads};
 use crate::values::{Ask, Priority};
 
-/// The class of a request, and the weight of its key.
+/// A request's class, and its key's weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Precedence {
     priority: Priority,
     weight: NonZeroU32,
 }
 
-/// The options that find the precedence of a request.
+/// The options that find a request's precedence.
 pub(super) struct PrecedenceOf<D: Domain> {
     pub(super) priority: Option<Reads<D, Priority>>,
     pub(super) weight: Option<Reads<D, NonZeroU32>>,
 }
 
-/// By hand, since a derived one would ask for `D: Default`.
+/// By hand, because a derived `Default` would require `D: Default`.
 impl<D: Domain> Default for PrecedenceOf<D> {
     fn default() -> Self {
         Self { priority: None, weight: None }
@@ -26,7 +26,7 @@ impl<D: Domain> Default for PrecedenceOf<D> {
 }
 
 impl<D: Domain> PrecedenceOf<D> {
-    /// The precedence of a request; `None` if all requests have the usual one.
+    /// A request's precedence. `None` if all requests have the usual one.
     #[inline]
     pub(super) fn find(&self, head: &D::Subject<'_>) -> Option<Precedence> {
         if self.priority.is_none() && self.weight.is_none() {
@@ -44,7 +44,7 @@ impl Precedence {
         self.priority
     }
 
-    /// The question of a request with this precedence.
+    /// The question that asks with this precedence.
     pub(crate) const fn of(self, ask: Ask<'_>) -> Ask<'_> {
         ask.prioritized(self.priority).weighing(self.weight)
     }

@@ -1,4 +1,4 @@
-//! The record of a policy: the counts that its replacement continues.
+//! A policy's record: the counts that its replacement continues.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -12,18 +12,18 @@ use crate::limiter::health::Health;
 use crate::util::references::References;
 use crate::values::time::{Clock, Timestamp};
 
-/// The counters of a policy, the health of its limiter, its open charges, and the debts of its keys. Shared with the
-/// policy of its name that replaces it.
+/// A policy's counters, its limiter's health, its open charges, and its keys' debts. Shared with the policy with its
+/// name that replaces it.
 ///
-/// Counters are relaxed: nothing is published through them.
+/// Counters are relaxed, because nothing is published through them.
 #[derive(Default)]
 pub(crate) struct PolicyRecord {
     pub(crate) shadow_rejected: AtomicU64,
     pub(crate) failures: AtomicU64,
     pub(in crate::engine::policy) health: Health,
-    /// Whether its limiter sheds now: a shed request counts as a failure, and an admitted one as a success.
+    /// Whether the limiter sheds now. A shed request counts as a failure, and an admitted one as a success.
     pub(in crate::engine::policy) shedding: Health,
-    /// Made when it is first needed: the charges of most policies await no response.
+    /// Made when first needed, because in most policies, charges do not await a response.
     open_charges: OnceLock<Box<OpenCharges>>,
     /// Made for the first debt.
     debts: OnceLock<Arc<Debts>>,
@@ -33,7 +33,7 @@ pub(crate) struct PolicyRecord {
     pub(in crate::engine::policy) charges_by_hand: References,
     /// Made for the first event that clients can cause.
     limited_keys: OnceLock<Box<LimitedKeys>>,
-    /// Until when no further crossing of a share is reported, by the key and the share. Made for the first crossing.
+    /// Until when further crossings are not reported, by key and share. Made for the first crossing.
     crossed: OnceLock<Box<ExpiringTable<Timestamp>>>,
 }
 
@@ -43,7 +43,7 @@ impl PolicyRecord {
         self.open_charges.get_or_init(Box::default)
     }
 
-    /// The debts of keys, if a key has ever owed something.
+    /// The keys' debts, if a key has ever owed something.
     pub(in crate::engine::policy) fn debts(&self) -> Option<&Arc<Debts>> {
         self.debts.get()
     }
@@ -72,7 +72,7 @@ impl PolicyRecord {
         self.crossed.get_or_init(|| Box::new(ExpiringTable::new(CAPACITY, clock())))
     }
 
-    /// The debts of keys. The first call makes the table, with this clock.
+    /// The keys' debts. The first call makes the table, with this clock.
     pub(in crate::engine::policy) fn debts_by(&self, clock: impl FnOnce() -> Arc<dyn Clock>) -> &Debts {
         self.debts.get_or_init(|| Arc::new(Debts::new(CAPACITY, clock())))
     }

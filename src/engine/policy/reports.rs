@@ -1,4 +1,4 @@
-//! The metrics, the logs and the events of a policy.
+//! A policy's metrics, logs and events.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,11 +18,11 @@ use crate::store::Stats;
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Decision, Exception, FailureMode, LimiterError, Mode, Override, PartitionKey};
 
-/// How long a key is not reported again whose budget is not known to be full at some time.
+/// How long a key is not reported again if we do not know when its budget is full.
 const QUIET: Duration = Duration::from_secs(60);
 
 impl<D: Domain> Policy<D> {
-    /// Counts the result of a request, and logs it at `debug`. The first rejection of a key is an event.
+    /// Counts a request's result, and logs it at `debug`. A key's first rejection is an event.
     #[inline]
     pub(crate) fn note(&self, fate: Fate, key: Option<&PartitionKey>, decision: Option<&Decision>) {
         self.lineage.meter.count(fate);
@@ -39,19 +39,19 @@ impl<D: Domain> Policy<D> {
         log::decided(self.lineage.meter.route().map(AsRef::as_ref), &self.name, fate.as_str(), key, decision);
     }
 
-    /// Notes the key of a request, to detect mistakes in the key.
+    /// Notes a request's key, to detect mistakes in the key extractor.
     #[inline]
     pub(crate) fn note_key(&self, key: &PartitionKey) {
         self.selector.note_key(&self.name, key);
     }
 
-    /// Notes that a request has no key.
+    /// Notes that a request does not have a key.
     pub(crate) fn note_missing_key(&self, error: &KeyError) {
         self.selector.note_missing_key(&self.name, self.shadow, error);
     }
 
-    /// Records a success or a failure of the limiter. Counts failures, and logs when the limiter begins to fail and
-    /// when it has recovered.
+    /// Records the limiter's success or failure. Counts failures, and logs when the limiter begins to fail and when it
+    /// has recovered.
     #[inline]
     pub(crate) fn report_health(&self, failure: Option<&LimiterError>) {
         if let Some(error) = failure {
@@ -92,14 +92,14 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Whether a fallback in this process decides while the limiter fails. A shadow delays no request, so that a queue
-    /// is none for it.
+    /// Whether a fallback in this process decides while the limiter fails. A queue cannot be the fallback for a shadow,
+    /// because a shadow must not delay requests.
     pub(crate) fn falls_back(&self) -> bool {
         let is_queue_of_shadow = self.shadow && self.description.delays();
         self.on_failure == FailureMode::LocalFallback && self.description.answers(Mode::Fallback) && !is_queue_of_shadow
     }
 
-    /// The treatment of requests while the limiter fails, for the log.
+    /// How requests are treated while the limiter fails, for the log.
     pub(super) fn fate_on_failure(&self) -> &'static str {
         match self.on_failure {
             _ if self.falls_back() => "are decided by the local fallback",
@@ -115,8 +115,8 @@ impl<D: Domain> Policy<D> {
         self.lineage.meter.observe(|| self.stats());
     }
 
-    /// Updates the metrics for the last time, since this policy is no longer in force. `is_removed` says that no
-    /// other policy of its name is in force.
+    /// Updates the metrics for the last time, because this policy is no longer in force. `is_removed` says that no
+    /// other policy with its name is in force.
     pub(crate) fn observe_end(&self, is_removed: bool) {
         self.lineage.meter.count_last(|| self.stats());
         if is_removed {
@@ -124,7 +124,7 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// The figures of its limiter, and the tables of bans and debts.
+    /// The limiter's figures, and the ban and debt tables.
     pub(crate) fn stats(&self) -> Stats {
         let bans = self.lineage.penalty.as_ref().map(Penalty::ban_table);
         let by_hand = self.lineage.record.overrides().map(Overrides::counts);
@@ -132,9 +132,9 @@ impl<D: Domain> Policy<D> {
     }
 }
 
-/// Transitions are logged, and reported to the hook of the layer.
+/// Transitions are logged, and reported to the layer's hook.
 impl<D: Domain> Policy<D> {
-    /// Counts a request of unknown key that the limiter sheds, and which is not logged.
+    /// Counts a request that the limiter sheds before its key is known. It is not logged.
     #[inline]
     pub(crate) fn note_anybody_shed(&self) {
         self.lineage.meter.count(Fate::Rejected);
@@ -156,14 +156,14 @@ impl<D: Domain> Policy<D> {
         self.tell_hook(Transition::Shedding, 0);
     }
 
-    /// Notes a rejection by the limiter: that it sheds, or, for the hook of the layer, the first rejection of a key.
+    /// Notes that the limiter has rejected a request: that it sheds, or, for the layer's hook, a key's first rejection.
     #[cold]
     pub(super) fn note_limited(&self, key: &PartitionKey, decision: &Decision) {
         if self.description.sheds() && decision.is_shed() {
             self.note_shed();
             return;
         }
-        // A ban has an event of its own, and a suspended quota is the operator's doing.
+        // A ban has its own event, and a suspended quota is the operator's doing.
         if decision.ban().is_some() || decision.is_suspended() {
             return;
         }
@@ -172,11 +172,12 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Reports the first rejection of a key.
+    /// Reports a key's first rejection.
     fn report_limited(&self, key: &PartitionKey, decision: &Decision) {
         let record = self.limited_keys();
         let full_in = decision.reset_after().max(decision.retry_after().unwrap_or_default());
-        // The budget is full, and the cost never fits; or others in flight have it, until nobody knows when.
+        // If `full_in` is zero, the budget is full and the cost never fits, or other requests in flight hold it for an
+        // unknown time.
         let quiet = if full_in.is_zero() { QUIET } else { full_in };
         if !record.begins(key, quiet) {
             return;
@@ -196,7 +197,7 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Reports that the use of a key has crossed a share of its limit, unless there are too many such events.
+    /// Reports that a key's use has crossed a share of its limit, unless there are too many such events.
     pub(super) fn report_crossed(&self, crossing: &Crossing<'_>) {
         if let Some(left_out) = self.limited_keys().admit() {
             log::share_crossed(self.line(crossing.key(), left_out), self.shadow, &crossing.share());
@@ -204,7 +205,7 @@ impl<D: Domain> Policy<D> {
         }
     }
 
-    /// Reports what an operator has done to a key.
+    /// Reports an operator's act on a key.
     pub(crate) fn report_override(&self, key: &PartitionKey, by_hand: Override) {
         let line = self.line(key, 0);
         let transition = match by_hand.exception() {
@@ -234,8 +235,8 @@ impl<D: Domain> Policy<D> {
         log::KeyLine { policy: &self.name, route: self.lineage.meter.route().map(AsRef::as_ref), key, left_out }
     }
 
-    /// Reports a transition to the hook of the layer. Its callers log it: a program is linked with the lines of those
-    /// that can happen to it.
+    /// Reports a transition to the layer's hook. The callers log it, so that a program is linked only with the log
+    /// lines that it needs.
     fn tell_hook(&self, transition: Transition<'_>, left_out: u64) {
         let Some(hook) = &self.hook else { return };
         (hook.tell)(&Event {
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_names_the_treatment_of_requests_while_the_limiter_fails() {
+    fn the_log_names_the_failure_mode() {
         let custom = |description| Policy::new("p", Arc::new(Custom(description)));
         for (mode, without, with) in [
             (FailureMode::LocalFallback, "are answered 503", "are decided by the local fallback"),
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_counted_and_successes_are_not() {
+    fn only_failures_are_counted() {
         let bucket = RateLimiter::in_memory(crate::algorithm::TokenBucket::new(Quota::per_second(1)));
         let policy = Policy::new("p", bucket);
         policy.report_health(None);
@@ -312,13 +313,13 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_outage_is_an_event() {
+    fn an_outages_end_is_an_event() {
         let events = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&events);
         let mut policy = Policy::new("p", Quota::per_second(1));
         policy.hook = Some(Hook::new(move |event| noted.lock().unwrap().push(format!("{event:?}"))));
         policy.report_health(None);
-        // Long ago.
+        // It failed long ago.
         assert!(policy.lineage.record.health.failed(Timestamp::from_nanos(1)));
         policy.report_health(None);
         policy.report_health(None);

@@ -1,7 +1,7 @@
 //! The rules that a policy must meet before it can be enforced: each policy in force is valid.
 //!
-//! One list has the pairs of options, and of options and limiters, that cannot be combined. `docs/policy_options.md`
-//! has the table of all pairs, and `tests/http/policy_options.rs` tries each of them.
+//! One list has the pairs of options, or of an option and a limiter, that cannot be combined. `docs/policy_options.md`
+//! has the table with all pairs, and `tests/http/policy_options.rs` tries each.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,8 @@ const IN_TURN: &str =
 const ONE_ACCOUNT: &str =
     "what follows the response is settled for one key; return one key per request, or remove the option";
 
-/// The first rule that a policy breaks is reported. So rules about requests in flight come before rules about quotas.
+/// Validation reports the first rule that a policy breaks, so rules about requests in flight come before rules about
+/// quotas.
 const RULES: &[PairRule] = &[
     PairRule(Cost, CostFn, TWO_COSTS),
     PairRule(ChargeWhen, CostAfter, TWO_BILLS),
@@ -141,19 +142,18 @@ const RULES: &[PairRule] = &[
     ),
 ];
 
-/// Checks that a name can be the name of a policy.
+/// Checks that a name can be a policy's name.
 pub(crate) fn validate_name(name: &str) -> Result<(), PolicyError> {
     if is_name(name) { Ok(()) } else { Err(PolicyError::InvalidName { name: name.to_owned() }) }
 }
 
 impl<D: Domain> Policies<D> {
-    /// Checks whether a layer can enforce these policies: for programs that read them at run time, and want to know
-    /// before they change a layer. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks the same.
+    /// Checks whether a layer can enforce these policies. Programs that read policies at run time can call this before
+    /// they change a layer. [`RateLimitLayer::try_new`](crate::RateLimitLayer::try_new) checks the same.
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, or if the options of a policy are invalid: see
-    /// [`PolicyError`].
+    /// If there is no policy, if two have the same name, or if a policy's options are invalid: see [`PolicyError`].
     pub fn validate(&self) -> Result<(), PolicyError> {
         if self.policies.is_empty() {
             return Err(PolicyError::NoPolicy);
@@ -174,8 +174,8 @@ impl<D: Domain> Policies<D> {
 }
 
 impl<D: Domain> Policy<D> {
-    /// Checks the name, the pairs of options, the cost and the status of this policy.
-    /// [`Policies::validate`](crate::policy::Policies::validate) checks the policies of a layer as a whole.
+    /// Checks this policy's name, its pairs of options, its cost and its status.
+    /// [`Policies::validate`](crate::policy::Policies::validate) checks a layer's policies as a whole.
     ///
     /// # Errors
     ///
@@ -191,8 +191,8 @@ impl<D: Domain> Policy<D> {
         self.validate_numbers()
     }
 
-    /// Checks what [`validate`](Self::validate) does beside the name and the pairs of options: all that can be wrong
-    /// with a policy that has no options, and one key per request.
+    /// Does the checks in [`validate`](Self::validate) except for the name and the pairs of options, which covers all
+    /// that can be wrong with a policy that has no options, and one key per request.
     pub(crate) fn validate_numbers(&self) -> Result<(), PolicyError> {
         let name = || self.name.to_string();
         match (self.costs.fixed_cost(), self.description.max_cost()) {

@@ -1,4 +1,4 @@
-//! Shares of limits, and the crossing of one by the use of a key.
+//! Shares of limits, and crossings, when a key's use passes one.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ pub(crate) struct Share(NonZeroU32);
 const WHOLE: u32 = 1_000_000;
 
 impl Share {
-    /// `None` for shares outside of (0, 1], and for shares that are rounded to zero millionths.
+    /// `None` for shares outside (0, 1], and for shares that are rounded to zero millionths.
     #[allow(clippy::float_arithmetic, reason = "programs write 0.8; it is rounded here, once")]
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 0 to a million")]
     pub(crate) fn new(share: f64) -> Option<Self> {
@@ -38,7 +38,7 @@ impl Share {
         self.0.get()
     }
 
-    /// The fewest units of `limit` that are at least this share of it.
+    /// This share of `limit` in units, rounded up.
     fn units_of(self, limit: u64) -> u64 {
         let units = (u128::from(limit) * u128::from(self.0.get())).div_ceil(WHOLE.into());
         u64::try_from(units).expect("at most the limit")
@@ -54,12 +54,12 @@ impl fmt::Display for Share {
 /// Reports a crossing to the program.
 pub(super) type CrossingHook = Box<dyn Fn(&Crossing<'_>) + Send + Sync>;
 
-/// The shares of a policy at which it reports crossings, in ascending order, each with its function, if it has one.
+/// The shares at which a policy reports crossings, in ascending order, each with its function, if it has one.
 #[derive(Default)]
 pub(super) struct WatchedShares(Vec<(Share, Option<CrossingHook>)>);
 
 impl WatchedShares {
-    /// Adds a share. The function of the last call for a share with one counts.
+    /// Adds a share. If a share is added several times, its last function counts.
     pub(super) fn watch(&mut self, share: Share, hook: Option<CrossingHook>) {
         match self.0.binary_search_by_key(&share, |(share, _)| *share) {
             Ok(index) if hook.is_some() => self.0[index].1 = hook,
@@ -72,7 +72,7 @@ impl WatchedShares {
         self.0.is_empty()
     }
 
-    /// The function of a share, if it has one.
+    /// A share's function, if it has one.
     pub(super) fn hook_of(&self, share: Share) -> Option<&CrossingHook> {
         self.0.iter().find(|(watched, _)| *watched == share)?.1.as_ref()
     }
@@ -87,7 +87,7 @@ impl WatchedShares {
     }
 }
 
-/// The use of a key has passed a share of its limit: see [`on_crossing`](crate::Policy::on_crossing).
+/// A key's use has passed a share of its limit: see [`on_crossing`](crate::Policy::on_crossing).
 #[derive(Clone, Copy)]
 pub struct Crossing<'a> {
     pub(super) policy: &'a str,
@@ -99,7 +99,7 @@ pub struct Crossing<'a> {
 }
 
 impl<'a> Crossing<'a> {
-    /// The name of the policy.
+    /// The policy's name.
     #[must_use]
     pub const fn policy(&self) -> &'a str {
         self.policy
@@ -129,7 +129,7 @@ impl<'a> Crossing<'a> {
         self.limit().saturating_sub(self.decision.remaining())
     }
 
-    /// The [limit](Decision::limit) of the key: of a bucket, its burst.
+    /// The key's [limit](Decision::limit), which is the burst for a bucket.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.decision.limit()
@@ -142,7 +142,7 @@ impl<'a> Crossing<'a> {
         self.decision.reset_after()
     }
 
-    /// Whether the policy is a [shadow](crate::Policy::shadow), which rejects no request.
+    /// Whether the policy is a [shadow](crate::Policy::shadow), which never rejects requests.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_a_limit_is_rounded_up_to_whole_units() {
+    fn shares_round_up_to_whole_units() {
         let units = |share, limit| Share::new(share).unwrap().units_of(limit);
         assert_eq!([units(0.8, 10), units(0.8, 11), units(0.8, 1), units(1.0, 7)], [8, 9, 1, 7]);
         assert_eq!(units(1.0, Quota::MAX_UNITS), Quota::MAX_UNITS);

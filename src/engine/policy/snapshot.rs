@@ -1,4 +1,4 @@
-//! A policy in a snapshot: the table of its limiter, and the tables beside it.
+//! A policy in a snapshot: the limiter's table, and the tables beside it.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) enum Role {
     Limiter = 0,
     /// The premature retries that count towards a ban.
     Misconduct = 1,
-    /// The budget of free retries.
+    /// The budget for free retries.
     RetryBudget = 2,
     Bans = 3,
     AdvisedWaits = 4,
@@ -26,7 +26,7 @@ pub(crate) enum Role {
     RetryRecords = 6,
     /// Bans and allowances by hand.
     Overrides = 7,
-    /// The numbers of bans, if they grow.
+    /// Each key's number of bans, if bans grow.
     RepeatedBans = 8,
 }
 
@@ -62,11 +62,11 @@ impl Role {
     }
 }
 
-/// Takes the tables of a policy.
+/// Takes a policy's tables.
 pub(crate) trait PolicySink {
     fn wall(&self) -> u64;
 
-    /// Begins a table. `role` is a number of its own for each table of a policy.
+    /// Begins a table. `role` is a different number for each table in a policy.
     fn begin(&mut self, role: u8, head: &[u8]) -> io::Result<()>;
 
     fn part(&mut self, bytes: &[u8], keys: u64) -> io::Result<()>;
@@ -89,10 +89,10 @@ impl TableSink for RoleSink<'_> {
     }
 }
 
-/// The tables of a policy in a snapshot, by the numbers of their roles.
+/// A policy's tables in a snapshot, by role number.
 pub(crate) type SavedPolicy = Vec<(u8, SavedTable)>;
 
-/// The tables of a policy that are decoded and checked, and not in use yet.
+/// A policy's tables that are decoded and checked, and not in use yet.
 #[derive(Default)]
 pub(crate) struct PreparedPolicy {
     commits: Vec<(Role, Commit)>,
@@ -101,8 +101,8 @@ pub(crate) struct PreparedPolicy {
 }
 
 impl PreparedPolicy {
-    /// Puts the tables into use. Returns the number of their keys, and the tables that begin without a state: each with
-    /// the reason.
+    /// Puts the tables into use. Returns the number of keys, and the tables that begin without a state, each with the
+    /// reason.
     pub(crate) fn commit(self) -> (u64, Vec<String>) {
         let mut keys = 0;
         let mut skipped = self.skipped;
@@ -127,7 +127,7 @@ impl PreparedPolicy {
 }
 
 impl<D: Domain> Policy<D> {
-    /// Writes the state of the policy. Returns why the table of its limiter is not in it, if it is not.
+    /// Writes the policy's state. If the limiter's table is not in it, returns the reason.
     pub(crate) fn save(&self, sink: &mut dyn PolicySink) -> io::Result<Option<String>> {
         let reason = save_limiter(&self.limiter, &mut RoleSink(sink, Role::Limiter))?;
         if let Some(penalty) = &self.lineage.penalty {
@@ -138,7 +138,7 @@ impl<D: Domain> Policy<D> {
             record.advised.save(&mut RoleSink(sink, Role::AdvisedWaits))?;
             record.repeated.save(&mut RoleSink(sink, Role::RepeatedBans))?;
         }
-        // A server that keeps them needs no copy.
+        // If a server keeps overrides, we do not need a copy.
         let is_here = self.description.keeps_standing().is_none();
         if let Some(overrides) = self.lineage.record.overrides().filter(|_| is_here) {
             overrides.save(&mut RoleSink(sink, Role::Overrides))?;
@@ -155,15 +155,15 @@ impl<D: Domain> Policy<D> {
         Ok(reason)
     }
 
-    /// The bans of its penalty, or the bans that are kept while it has no penalty.
+    /// The bans of the policy's penalty, or the bans that are kept while it has no penalty.
     fn bans(&self) -> Option<&Arc<PenaltyRecord>> {
         let penalty = self.lineage.penalty.as_ref();
         penalty.map(|penalty| penalty.record()).or(self.lineage.former_bans.as_ref())
     }
 
-    /// Decodes and checks the state of the policy, and changes nothing. Returns an error if a table cannot be read.
+    /// Decodes and checks the policy's state, without changing anything. Returns an error if a table cannot be read.
     ///
-    /// `limiters` are those that were prepared before: a limiter that policies share is restored once.
+    /// `limiters` has the limiters that were prepared before, so that a limiter that policies share is restored once.
     pub(crate) fn prepare(
         &self,
         saved: SavedPolicy,
@@ -217,7 +217,7 @@ impl<D: Domain> Policy<D> {
     }
 }
 
-/// Returns why the table of a limiter is not in the snapshot, if it is not.
+/// Saves a limiter's table. If it is not in the snapshot, returns the reason.
 fn save_limiter(limiter: &Arc<dyn Limiter>, sink: &mut dyn TableSink) -> io::Result<Option<String>> {
     match limiter.describe().keeps_states() {
         Some(states) => Ok(states.save(sink)?.err().map(|reason| reason.to_string())),
@@ -233,7 +233,7 @@ fn prepare_limiter(limiter: &Arc<dyn Limiter>, saved: SavedTable, wall: &WallClo
     states.prepare(saved, Arc::clone(wall))
 }
 
-/// Prepares the values of a table that `owner` has.
+/// Prepares the values for one of `owner`'s tables.
 fn entries<T: Send + Sync + 'static, V: SavedValue + Send + 'static>(
     owner: &Arc<T>,
     table: fn(&T) -> &ExpiringTable<V>,

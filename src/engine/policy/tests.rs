@@ -1,4 +1,4 @@
-//! Tests of a policy's calls to its limiter, of the order of policies, and of the mistakes that a layer rejects when
+//! Tests for a policy's calls to its limiter, for the policies' order, and for the mistakes that a layer rejects when
 //! it is built.
 
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use crate::http::key::HeaderKey;
 use crate::limiter::Limiter;
 use crate::values::{Answer, Ask, Decision, Description, Mode, Quota, Receipt};
 
-/// A limiter that records the modes and costs of its calls, and admits costs up to `left`.
+/// A limiter that records each call's mode and cost, and admits costs up to `left`.
 struct Recording {
     description: Description,
     left: u64,
@@ -56,7 +56,7 @@ fn bucket(burst: u64) -> TokenBucket {
 }
 
 #[test]
-fn a_limiter_is_asked_only_in_modes_that_it_answers() {
+fn limiters_are_asked_in_answered_modes() {
     let (policy, asked) = recording(Description::new(), 9);
     let key = "a".into();
     let ask = Ask::charge(&key, 2);
@@ -75,8 +75,9 @@ fn a_limiter_is_asked_only_in_modes_that_it_answers() {
     assert_eq!(taken(&asked), [Mode::Peek, Mode::Shadow, Mode::Fallback, Mode::UpTo].map(|mode| (mode, 2)));
 }
 
+/// The limiter cannot charge them in one step.
 #[test]
-fn the_units_left_are_charged_in_a_second_step_if_a_limiter_cannot_charge_them_in_one() {
+fn remaining_units_take_a_second_step() {
     let (policy, asked) = recording(Description::new(), 3);
     let key = "a".into();
     policy.charge_up_to(&Ask::charge(&key, 5));
@@ -92,7 +93,7 @@ fn the_units_left_are_charged_in_a_second_step_if_a_limiter_cannot_charge_them_i
 }
 
 #[test]
-fn policies_are_asked_in_the_order_of_the_cost_of_undoing_them() {
+fn cheaply_undone_policies_are_asked_first() {
     let memory = Policy::new("memory", bucket(1));
     let (cannot_peek, _) = recording(Description::new(), 1);
     let (queue, _) = recording(Description::new().answering(Mode::Peek).delaying(), 1);
@@ -106,7 +107,7 @@ fn policies_are_asked_in_the_order_of_the_cost_of_undoing_them() {
 }
 
 #[test]
-fn a_policy_is_plain_if_its_limiter_alone_decides() {
+fn plain_policies_depend_on_limiters_alone() {
     assert!(keyed().is_plain());
     assert!(keyed().when(|_| true).cost(1).is_plain());
     assert!(!keyed().shadow().is_plain());
@@ -116,7 +117,7 @@ fn a_policy_is_plain_if_its_limiter_alone_decides() {
 }
 
 #[test]
-fn requests_that_hold_units_outlast_their_decision() {
+fn held_requests_outlast_their_decision() {
     let held = || recording(Description::new().holding(), 1).0;
     assert!(held().is_plainly_held() && held().is_open_ended() && !held().is_plain());
     for policy in [held().release_at_head(), held().shadow(), held().warn_at(0.5)] {
@@ -152,8 +153,9 @@ fn a_policy_applies_under_its_condition() {
     assert!(!Policy::new("never", bucket(1)).when(|_| false).applies_to(&head));
 }
 
+/// Others are answered 429.
 #[test]
-fn a_rejection_is_429_or_503_where_all_clients_share_the_budget() {
+fn shared_budgets_are_answered_503() {
     let policy = Policy::new("p", bucket(1));
     assert_eq!(
         [policy.rejection_status(false), policy.rejection_status(true)].map(|status| status.as_u16()),
@@ -177,7 +179,7 @@ fn penalty() -> Penalty {
 }
 
 #[test]
-fn a_name_is_a_token_of_64_bytes_at_most() {
+fn names_are_tokens_within_64_bytes() {
     let longest = "n".repeat(MAX_NAME);
     for name in ["p", "*", "per-client", "a.b:c/d~e", &longest] {
         assert_eq!(valid(name).validate(), Ok(()), "{name}");
@@ -189,7 +191,7 @@ fn a_name_is_a_token_of_64_bytes_at_most() {
 }
 
 #[test]
-fn a_constant_cost_is_from_one_to_the_burst() {
+fn constant_costs_are_within_the_burst() {
     let name = || "p".to_owned();
     assert_eq!(valid("p").cost(0).validate(), Err(PolicyError::CostOfZero { name: name() }));
     assert_eq!(valid("p").cost(5).validate(), Ok(()));
@@ -198,7 +200,7 @@ fn a_constant_cost_is_from_one_to_the_burst() {
 }
 
 #[test]
-fn a_penalty_needs_a_key_that_clients_do_not_share() {
+fn a_penalty_needs_individual_keys() {
     assert_eq!(keyed().penalty(penalty()).validate(), Ok(()));
     for shared in [valid("p"), keyed().on_missing_key(MissingKey::Share)] {
         let error = shared.penalty(penalty()).validate().unwrap_err();
@@ -207,7 +209,7 @@ fn a_penalty_needs_a_key_that_clients_do_not_share() {
 }
 
 #[test]
-fn the_status_of_a_rejection_is_an_error() {
+fn rejections_have_an_error_status() {
     assert_eq!(valid("p").status(StatusCode::BAD_GATEWAY).validate(), Ok(()));
     let error = PolicyError::InvalidStatus { name: "p".to_owned(), status: 302 };
     assert_eq!(valid("p").status(StatusCode::FOUND).validate(), Err(error));

@@ -1,4 +1,4 @@
-//! Events for operators: the transitions of a policy's keys and of its limiter. `reports` reports them.
+//! Events for operators: transitions of a policy's keys and its limiter. `reports` reports them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ pub struct Event<'a> {
 #[non_exhaustive]
 pub enum Transition<'a> {
     /// A key is rejected for the first time since its budget was full. If that is not known, as for units in flight and
-    /// for a cost that never fits: for the first time since a minute without rejections. Of a
-    /// [shadow](crate::Policy::shadow): it would be.
+    /// for a cost that never fits, it is the first rejection after a minute without any. A
+    /// [shadow](crate::Policy::shadow) reports the rejections that it would make.
     #[non_exhaustive]
     Limited {
         /// The key.
@@ -32,11 +32,11 @@ pub enum Transition<'a> {
         /// The decision that rejects it.
         decision: &'a Decision,
     },
-    /// The use of a key has passed a [share](crate::Policy::on_crossing) of its limit. Of a
-    /// [shadow](crate::Policy::shadow), too.
+    /// A key's use has passed a [share](crate::Policy::on_crossing) of its limit. [Shadows](crate::Policy::shadow)
+    /// report this, too.
     #[non_exhaustive]
     Crossed {
-        /// The key, the share, and the use of the key.
+        /// The key, the share, and the key's use.
         crossing: Crossing<'a>,
     },
     /// A key is banned, by hand or for a [penalty](crate::Policy::penalty).
@@ -55,21 +55,21 @@ pub enum Transition<'a> {
         /// How long, and why.
         allowance: Exception,
     },
-    /// An operator has [unbanned](crate::LimitsHandle::unban) a key: it has no ban and no allowance now, whether it had
+    /// An operator has [unbanned](crate::LimitsHandle::unban) a key. It has no ban and no allowance now, whether it had
     /// one or not.
     #[non_exhaustive]
     Lifted {
         /// The key.
         key: &'a PartitionKey,
     },
-    /// An operator has [reset](crate::LimitsHandle::reset) a key: it gets its whole budget, and has no ban and no
+    /// An operator has [reset](crate::LimitsHandle::reset) a key. It gets its whole budget, and has no ban and no
     /// allowance now. Reported before the limiter is asked, which may fail.
     #[non_exhaustive]
     Reset {
         /// The key.
         key: &'a PartitionKey,
     },
-    /// The limiter begins to fail: its store does not answer, for example.
+    /// The limiter begins to fail, for example because its store does not answer.
     #[non_exhaustive]
     Failing {
         /// The first failure.
@@ -77,28 +77,28 @@ pub enum Transition<'a> {
     },
     /// The limiter works again.
     Recovered,
-    /// The limiter begins to [shed](crate::limiter::Description::shedding): the server is overloaded. Of a
-    /// [shadow](crate::Policy::shadow): it would. Shed requests are no [`Limited`](Self::Limited) events, since their
-    /// keys may have done nothing wrong.
+    /// The limiter begins to [shed](crate::limiter::Description::shedding), because the server is overloaded. A
+    /// [shadow](crate::Policy::shadow) reports when it would. Shed requests are not [`Limited`](Self::Limited) events,
+    /// since their keys may have done nothing wrong.
     Shedding,
-    /// The limiter admits requests, and has shed none for some seconds.
+    /// The limiter admits requests, and has not shed any for some seconds.
     SheddingEnded,
 }
 
 impl<'a> Event<'a> {
-    /// The name of the policy.
+    /// The policy's name.
     #[must_use]
     pub const fn policy(&self) -> &'a str {
         self.policy
     }
 
-    /// The [route](crate::layer::RateLimitLayerBuilder::route) of the layer, if it has one.
+    /// The layer's [route](crate::layer::RateLimitLayerBuilder::route), if it has one.
     #[must_use]
     pub const fn route(&self) -> Option<&'a str> {
         self.route
     }
 
-    /// Whether the policy is a [shadow](crate::Policy::shadow), which rejects no request.
+    /// Whether the policy is a [shadow](crate::Policy::shadow), which never rejects requests.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
@@ -110,7 +110,7 @@ impl<'a> Event<'a> {
         self.transition
     }
 
-    /// The key [as an operator types it](crate::policy::KeyOf). `None` if the event is about no key. Keys may be
+    /// The key [as an operator types it](crate::policy::KeyOf). `None` if the event is not about a key. Keys may be
     /// personal data.
     #[must_use]
     pub fn key_text(&self) -> Option<String> {
@@ -127,7 +127,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The number of events of this policy that were not reported since the last one, since there were too many.
+    /// The number of this policy's events that were not reported since the last one, because there were too many.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out
@@ -153,10 +153,10 @@ impl fmt::Debug for Event<'_> {
     }
 }
 
-/// The hook of a layer, whose policies are of type `P`.
+/// A layer's hook, where policies have type `P`.
 pub(crate) struct Hook<P> {
     pub(super) tell: Arc<dyn Fn(&Event<'_>) + Send + Sync>,
-    /// Notes a rejection of a key, for the event of the first one. Only hooks need the keys that are limited.
+    /// Notes a key's rejection, for the event at the first one. Only hooks need the keys that are limited.
     pub(super) note_limited: fn(&P, &PartitionKey, &Decision),
 }
 

@@ -1,10 +1,10 @@
-//! [`KeyOf`]: the ways in which an operator names a key of a policy.
+//! [`KeyOf`]: the ways in which an operator names a policy's key.
 
 use crate::engine::domain::{Domain, Http};
 use crate::engine::policy::Policy;
 use crate::values::{LimiterError, PartitionKey, Quota};
 
-/// A key of a policy, as an operator names it to a [`LimitsHandle`](crate::LimitsHandle).
+/// A policy's key, as an operator names it to a [`LimitsHandle`](crate::LimitsHandle).
 ///
 /// | | the key |
 /// |---|---|
@@ -12,8 +12,8 @@ use crate::values::{LimiterError, PartitionKey, Quota};
 /// | [`RequestHead`](crate::RequestHead), `&Parts`, `&Request` | the key that the policy makes of this request: an IPv6 address becomes its network, and the value of a header is trimmed |
 /// | `&str`, `&String` | the key that [is written so](crate::key::KeyExtractor::read_text): `203.0.113.7`, `alice`, `alice + 203.0.113.7`, or `(shared)` for the key that all requests share |
 ///
-/// Each key can be written, also one of other bytes than text: a name in quotation marks may have `\xff` for a byte;
-/// `(0x00ff)` is the key of these bytes, and `(sha256:…)` the key of which only this SHA-256 [is
+/// Each key can be written, even if its bytes are not text. A name in quotation marks may have `\xff` for a byte,
+/// `(0x00ff)` is the key with these bytes, and `(sha256:…)` is a key for which only this SHA-256 [is
 /// kept](PartitionKey#cost). These two are taken for any policy, unchecked, as a `PartitionKey` is.
 ///
 /// Implemented for these types only.
@@ -35,12 +35,12 @@ pub struct Target {
 }
 
 impl Target {
-    /// No request provides the key's quota: the limiter may know it from the last request.
+    /// No request provides the key's quota, but the limiter may know it from the last request.
     const fn without_quota(key: PartitionKey) -> Self {
         Self { key, quota: None }
     }
 
-    /// The key that a policy makes of a subject.
+    /// The key that a policy makes from a subject.
     pub(crate) fn of_subject<D: Domain>(policy: &Policy<D>, subject: &D::Subject<'_>) -> Result<Self, LimiterError> {
         let key = policy.selector.key.extract(subject).or_else(|error| {
             let no_key = || LimiterError::no_key(policy.name(), &format!("the request has no key: {error}"));

@@ -1,4 +1,4 @@
-//! Look and act: the state of one key, and the acts of an operator.
+//! Look and act: a key's state, and an operator's acts on it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::values::{
     Terms,
 };
 
-/// The state of a key in a policy.
+/// A key's state in a policy.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
 pub struct KeyStatus {
@@ -34,42 +34,42 @@ impl KeyStatus {
         Self { is_repeated: adjusted.is_repeated, ..Self::of(policy, key, adjusted.decision) }
     }
 
-    /// The decision on a request of cost 0, which is rejected only if the key is banned. It has the limit, the units
-    /// that are left, and the time until the key owes nothing.
+    /// The decision on a request with cost 0, which is rejected only if the key is banned. It has the limit, the
+    /// remaining units, and the time until the key does not owe anything.
     pub const fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// The ban of the key: [by hand](LimitsHandle::ban), or due to a [penalty](crate::Policy::penalty).
+    /// The key's ban, [by hand](LimitsHandle::ban), or due to a [penalty](crate::Policy::penalty).
     #[must_use]
     pub fn ban(&self) -> Option<Exception> {
         self.decision.ban()
     }
 
-    /// The [allowance](LimitsHandle::allow) of the key.
+    /// The key's [allowance](LimitsHandle::allow).
     #[must_use]
     pub fn allowance(&self) -> Option<Exception> {
         self.decision.allowance()
     }
 
-    /// The time since the ban or the allowance by hand was made by this process, or first seen by it. `None` if there
-    /// is none by hand, or if this is not known.
+    /// The time since this process made the ban or the allowance by hand, or first saw it. `None` if it was not made by
+    /// hand, or if the time is not known.
     #[must_use]
     pub fn by_hand_since(&self) -> Option<Duration> {
         let exception = self.ban().or_else(|| self.allowance())?;
         self.override_age.filter(|_| exception.is_by_hand())
     }
 
-    /// Whether the reference of the [credit](LimitsHandle::credit) or the [charge](LimitsHandle::charge) by hand was
-    /// used before, so that this one has done nothing.
+    /// Whether the [credit's](LimitsHandle::credit) or the [charge's](LimitsHandle::charge) reference was used before,
+    /// so that this call has done nothing.
     #[must_use]
     pub const fn is_repeated(&self) -> bool {
         self.is_repeated
     }
 
-    /// The time until a request of one unit passes, if no other request of the key is charged until then: zero if it
-    /// passes now. For a banned key, until the ban is over and a unit is there. `None` if this is not known, as for a
-    /// limit of requests in flight, or for a [balance](crate::Balance) that is used up.
+    /// The time until a request for one unit passes, if no other request with the key is charged until then. Zero if it
+    /// passes now. For a banned key, the time until the ban is over and a unit is there. `None` if the time is not
+    /// known, as for a limit on requests in flight, or for a [balance](crate::Balance) that is used up.
     #[must_use]
     pub fn passes_in(&self) -> Option<Duration> {
         let decision = &self.decision;
@@ -83,7 +83,7 @@ impl KeyStatus {
         decision.next_after().or_else(|| match terms.shape()? {
             Shape::FixedWindow | Shape::CalendarWindow => Some(decision.reset_after()),
             Shape::Bucket => {
-                // It owes its burst and perhaps more; one unit is there when it owes a unit less than the burst.
+                // The key owes its burst and perhaps more. One unit is there when it owes a unit less than the burst.
                 let quota = terms.quota().filter(|quota| quota.max_burst() == decision.limit())?;
                 Some(decision.reset_after().saturating_sub(quota.time_of(quota.max_burst() - 1)))
             }
@@ -92,24 +92,25 @@ impl KeyStatus {
     }
 }
 
-/// Look and act: each call is about one key of the policy of a name. The key is given [as the operator has it](KeyOf):
-/// as text, as a request, or as a `PartitionKey`.
+/// Look and act: each call is about one key in the policy with a name. You give the key [as you have it](KeyOf): as
+/// text, as a request, or as a `PartitionKey`.
 ///
 /// # On several machines
 ///
 /// If a server keeps the policy's budgets and [keeps bans](crate::store::remote::Backend::keeps_standing), as Redis and
-/// DynamoDB do, each call acts there, by one call (a ban or an allowance by hand: two; an allowance or the end of a ban
-/// on Redis: three, since the number of the key's bans is forgotten, too). All processes act accordingly at the next
-/// request that they ask the server about. A process that has cached the key as used up or as banned asks
-/// again after half a second; while its calls fail, it rejects a key that it has seen banned, for the rest of the ban.
+/// DynamoDB do, each call acts there, by one call. A ban or an allowance by hand takes two calls, and on Redis, an
+/// allowance or the end of a ban takes three, because the key's number of bans is forgotten, too. All processes act
+/// accordingly at the next request that they ask the server about. A process that has cached the key as used up or as
+/// banned asks again after half a second. While its calls fail, it rejects a key that it has seen banned, for the rest
+/// of the ban.
 ///
-/// Otherwise (in memory, a queue, a limit of requests in flight, or a balance), each call acts in this process; a
-/// credit or a charge of a `SharedBalance` acts on the server.
+/// Otherwise (in memory, a queue, a limit on requests in flight, or a balance), each call acts in this process, but
+/// crediting or charging a `SharedBalance` acts on the server.
 ///
 /// # Errors
 ///
-/// - There is no policy of this name ([`is_unknown_policy`](LimiterError::is_unknown_policy)).
-/// - The key cannot be one of the policy ([`is_no_key`](LimiterError::is_no_key)). The message describes its keys.
+/// - There is no policy with this name ([`is_unknown_policy`](LimiterError::is_unknown_policy)).
+/// - The policy cannot have this key ([`is_no_key`](LimiterError::is_no_key)). The message describes its keys.
 /// - The limiter fails, or [cannot do this](LimiterError::is_unsupported).
 ///
 /// # Example
@@ -135,10 +136,10 @@ impl KeyStatus {
 /// # }
 /// ```
 impl<D: Translate> LimitsHandle<D> {
-    /// Returns the state of a key, and charges nothing.
+    /// Returns a key's state, without charging it.
     ///
-    /// A key that is given by a request is shown under the quota that [this request
-    /// has](crate::Policy::quota_fn); any other key, under the quota of its last request, if the limiter knows it.
+    /// If you give the key by a request, it is shown under the quota that [this request has](crate::Policy::quota_fn).
+    /// Any other key is shown under its last request's quota, if the limiter knows it.
     pub fn peek(
         &self,
         policy: &str,
@@ -152,8 +153,8 @@ impl<D: Translate> LimitsHandle<D> {
         }
     }
 
-    /// Returns the key that a policy makes of a request, or reads from a text. Asks no limiter, and looks at no
-    /// exemption.
+    /// Returns the key that a policy makes from a request, or reads from a text. Does not ask a limiter, and does not
+    /// look at exemptions.
     ///
     /// ```
     /// use tower_sluice::key::PeerIp;
@@ -165,25 +166,27 @@ impl<D: Translate> LimitsHandle<D> {
     /// # Ok::<_, tower_sluice::LimiterError>(())
     /// ```
     pub fn key(&self, policy: &str, key: impl KeyOf<D>) -> Result<PartitionKey, LimiterError> {
-        // Not by `find`: a program may ask for the key of each request, and nothing else of the policy is needed.
+        // Do not use `find`, because a program may ask for each request's key, and nothing else from the policy is
+        // needed.
         let in_force = self.layer.load();
         let policy = in_force.policy(policy).ok_or_else(|| LimiterError::unknown_policy(policy))?;
         key.find(policy).map(|target| target.key)
     }
 
-    /// Returns a key [as an operator writes it](KeyOf), such as `203.0.113.7`. Each key has a text, no two keys of a
+    /// Returns a key [as an operator writes it](KeyOf), such as `203.0.113.7`. Each key has a text, no two keys in a
     /// policy have the same, and the text stands for this key wherever a text is read.
     pub fn key_text(&self, policy: &str, key: impl KeyOf<D>) -> Result<String, LimiterError> {
         self.find(policy, key).map(|(policy, target)| policy.selector.text_of(&target.key))
     }
 
     /// Resets a key: gives it back its whole budget, and lifts its ban, its allowance and its
-    /// [debt](crate::Policy::owe_shortfalls). Returns its state afterwards. A concurrent decision may still reject it.
+    /// [debt](crate::Policy::owe_shortfalls). Returns the key's state afterwards. A concurrent decision may still
+    /// reject it.
     ///
     /// # Errors
     ///
-    /// Also if the limiter cannot reset keys, such as a queue. Then, and if the limiter fails, a ban and a debt that
-    /// this process keeps are lifted nevertheless.
+    /// The common errors, and an error if the limiter cannot reset keys, such as a queue. A ban and a debt that this
+    /// process keeps are lifted even then, and if the limiter fails.
     #[doc(alias("unblock"))]
     pub fn reset(
         &self,
@@ -201,9 +204,9 @@ impl<D: Translate> LimitsHandle<D> {
     /// Adds units to a key of a [`Balance`](crate::Balance), such as units that a customer has bought. Returns its
     /// state afterwards.
     ///
-    /// With a [reference](Credit::reference), such as the number of the payment, it is done once, however often it is
-    /// called, in however many processes that share the balance: [`is_repeated`](KeyStatus::is_repeated) says whether
-    /// it was done before. So repeat a credit that has failed. See [the guide](crate::guide::top_ups).
+    /// With a [reference](Credit::reference), such as a payment number, the call is idempotent in all processes that
+    /// share the balance, and [`is_repeated`](KeyStatus::is_repeated) says whether it was done before. So repeat a
+    /// credit that has failed. See [the guide](crate::guide::top_ups).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -223,8 +226,9 @@ impl<D: Translate> LimitsHandle<D> {
     ///
     /// # Errors
     ///
-    /// Also if the limiter is no `Balance` ([`is_unsupported`](LimiterError::is_unsupported)), if it has no room for
-    /// the units, if they are zero or have expired already, or if the reference is none.
+    /// The common errors, and an error if the limiter is not a `Balance`
+    /// ([`is_unsupported`](LimiterError::is_unsupported)), if it has no room for the units, if they are zero or have
+    /// expired already, or if the reference is invalid.
     #[doc(alias("top up", "buy"))]
     pub fn credit(
         &self,
@@ -240,15 +244,15 @@ impl<D: Translate> LimitsHandle<D> {
         }
     }
 
-    /// Charges units to a key, such as for work that was not a request. Units that are left are charged as by a
-    /// request, and the key owes the others: its requests are rejected until time has paid them at the rate of the
-    /// quota, as with [`owe_shortfalls`](crate::Policy::owe_shortfalls), which the policy need not have. A key of a
-    /// [`Balance`](crate::Balance) owes them until a [credit](Self::credit) has paid them. Returns the state of the key
-    /// afterwards.
+    /// Charges units to a key, such as for work that was not a request. Remaining units are charged as by a request,
+    /// and the key owes the others: its requests are rejected until time has paid them at the quota's rate, as with
+    /// [`owe_shortfalls`](crate::Policy::owe_shortfalls), which the policy need not have. In a
+    /// [`Balance`](crate::Balance), a key owes them until a [credit](Self::credit) has paid them. Returns the key's
+    /// state afterwards.
     ///
-    /// With a [reference](Debit::reference), it is done once, as a credit is: in all processes, if Redis or PostgreSQL
-    /// keeps the units, or another server that [enters both in one step](crate::store::remote::ChargeByHand); otherwise
-    /// in this process.
+    /// With a [reference](Debit::reference), the call is idempotent, as for a credit. This holds for all processes if
+    /// Redis or PostgreSQL keeps the units, or another server that [enters both in one
+    /// step](crate::store::remote::ChargeByHand), and otherwise for this process.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -268,10 +272,11 @@ impl<D: Translate> LimitsHandle<D> {
     ///
     /// # Errors
     ///
-    /// Also if the limiter delays requests, lets them hold their units, or advertises no quota
-    /// ([`is_unsupported`](LimiterError::is_unsupported)); if the policy has a [`quota_fn`](crate::Policy::quota_fn),
-    /// and the key is not given by a request, which says what its quota is; if the key is [allowed](Self::allow) by
-    /// hand, so that nothing is charged to it; if the units are zero, or the reference is none.
+    /// The common errors, and an error if the limiter delays requests, lets them hold their units, or does not
+    /// advertise a quota ([`is_unsupported`](LimiterError::is_unsupported)); if the policy has a
+    /// [`quota_fn`](crate::Policy::quota_fn), and you do not give the key by a request, which determines its quota; if
+    /// the key is [allowed](Self::allow) by hand, so that it is not charged; if the units are zero, or the reference is
+    /// invalid.
     #[doc(alias("debit"))]
     pub fn charge(
         &self,
@@ -284,25 +289,25 @@ impl<D: Translate> LimitsHandle<D> {
         let debit = units.into();
         async move {
             let (policy, target) = found?;
-            // Also if this is dropped before its end.
+            // Debts are noted even if this future is dropped before its end.
             let _noted = DebtsNoted(layer);
             let adjusted = policy.charge_by_hand(&target.key, target.quota, &debit).await?;
             Ok(KeyStatus::adjusted(&policy, &target.key, adjusted))
         }
     }
 
-    /// Bans a key for this time, from now on: all its requests are rejected, without regard to its budget. The ban
-    /// replaces a ban that is in force, or an [allowance](Self::allow). Returns its state afterwards.
+    /// Bans a key for this time, from now on: all its requests are rejected, regardless of its budget. The ban replaces
+    /// a ban that is in force, or an [allowance](Self::allow). Returns the key's state afterwards.
     ///
     /// The reason is for the log, for the [verdict](crate::rejection::PolicyVerdict::ban), and for the next operator:
-    /// clients do not see it. Requests that wait in a queue already keep their turns. The ban of the key that all
-    /// requests share closes the policy for all.
+    /// clients do not see it. Requests that wait in a queue already keep their turns. Banning the key that all requests
+    /// share closes the policy for all.
     ///
     /// # Errors
     ///
-    /// Also if the time is zero or longer than a [`Quota`]'s period may be, if the reason is no
-    /// [`OverrideReason`], if the policy is a [shadow](crate::Policy::shadow), which
-    /// rejects no request, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
+    /// The common errors, and an error if the time is zero or longer than a [`Quota`]'s period may be, if the reason is
+    /// not a valid [`OverrideReason`], if the policy is a [shadow](crate::Policy::shadow), which never rejects
+    /// requests, or if it keeps 65,536 keys that are banned or allowed by hand in this process.
     #[doc(alias("block"))]
     pub fn ban(
         &self,
@@ -316,8 +321,8 @@ impl<D: Translate> LimitsHandle<D> {
     }
 
     /// Allows a key for this time, from now on: all its requests pass this policy, without a charge. The allowance
-    /// replaces an allowance that is in force, or a [ban](Self::ban), also a penalty's. Returns its state afterwards.
-    /// The other policies of the layer are not affected.
+    /// replaces an allowance that is in force, or a [ban](Self::ban), also a penalty's. Returns the key's state
+    /// afterwards. The layer's other policies are not affected.
     ///
     /// # Errors
     ///
@@ -334,8 +339,8 @@ impl<D: Translate> LimitsHandle<D> {
         self.set_override(policy, key, by_hand)
     }
 
-    /// Ends the ban of a key, by hand or due to a [penalty](crate::Policy::penalty), or its allowance. Its budget stays
-    /// as it is. Returns its state afterwards.
+    /// Ends a key's ban, by hand or due to a [penalty](crate::Policy::penalty), or its allowance. Its budget stays as
+    /// it is. Returns the key's state afterwards.
     pub fn unban(
         &self,
         policy: &str,
@@ -344,14 +349,14 @@ impl<D: Translate> LimitsHandle<D> {
         self.set_override(policy, key, Ok(Override::Lift))
     }
 
-    /// Returns the bans and allowances by hand that are in force in this process, in the order of their ends, with the
-    /// key of each [as text](KeyOf).
+    /// Returns the bans and allowances by hand that are in force in this process, ordered by their ends, each with its
+    /// key [as text](KeyOf).
     ///
-    /// If a server keeps them: those that were made by this process, or that it has seen.
+    /// If a server keeps them, the list has the ones that this process has made or seen.
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name.
+    /// If there is no policy with this name.
     pub fn exceptions(&self, policy: &str) -> Result<Vec<(String, Exception)>, LimiterError> {
         Ok(self.policy(policy)?.overrides())
     }
@@ -392,14 +397,14 @@ impl<D: Translate> LimitsHandle<D> {
         Ok((policy, target))
     }
 
-    /// The policy in force of this name.
+    /// The policy in force with this name.
     pub(super) fn policy(&self, name: &str) -> Result<PolicyInForce<D>, LimiterError> {
         let policy = PolicyInForce::find(&self.layer.load(), |policy| policy.name() == name);
         policy.ok_or_else(|| LimiterError::unknown_policy(name))
     }
 }
 
-/// Checks the numbers and the text of an operator.
+/// Checks an operator's numbers and text.
 fn checked(span: Duration, reason: &str) -> Result<OverrideReason, LimiterError> {
     if let Err(error) = Quota::try_per(1, span) {
         return Err(LimiterError::new(format!("a ban or an allowance of {span:?}: {error}")));
@@ -419,7 +424,7 @@ impl<D: Translate> Drop for DebtsNoted<D> {
 impl<D: Translate> LayerState<D> {
     /// Bans or allows a key in this process.
     fn override_here(&self, policy: &Policy<D>, key: &PartitionKey, by_hand: Override) -> Result<(), LimiterError> {
-        // Under the lock, no other policies are put in force between the two steps.
+        // Take the lock, so that no other policies are put in force between the two steps.
         let _past = self.past.lock();
         policy.override_here(key, by_hand)?;
         self.note_overrides();
@@ -438,7 +443,8 @@ impl<D: Translate> LayerState<D> {
 
     /// Makes requests look for debts. Called after some were made by hand.
     fn note_debts(&self) {
-        // Under the lock: policies that are put in force afterwards find the debts, and these are in force now.
+        // Take the lock, so that the policies here are in force now, and policies that are put in force afterwards find
+        // the debts.
         let _past = self.past.lock();
         if self.load().policies.iter().any(Policy::has_debts) {
             self.note_overrides();

@@ -1,4 +1,4 @@
-//! A look at who is limited, and the publication of this process's part.
+//! A look at the keys that are rejected most, and the publication of this process's part.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::values::{LimiterError, PartitionKey};
 const PAUSE: Duration = Duration::from_secs(1);
 
 impl<D: Translate> LimitsHandle<D> {
-    /// Returns the `most` keys that the policy of this name has rejected most often, since the start of the previous
+    /// Returns the `most` keys that the policy with this name has rejected most often, since the start of the previous
     /// hour, and how long each is banned. The policy must [track](Policy::track_offenders) them, which documents the
     /// accuracy.
     ///
@@ -37,26 +37,26 @@ impl<D: Translate> LimitsHandle<D> {
     ///
     /// # Cost
     ///
-    /// Some 0.1 ms of computing. If the limiter is on a server with records, one call as well, and one for each
-    /// process. They read up to 20 KB of each process that has rejected requests in this time; their counts
-    /// are up to a second old. If the call fails, the list has the counts of this process, and [says
-    /// so](Offenders::missing).
+    /// Takes some 0.1 ms to compute. If the limiter is on a server with records, it makes one call as well, and one for
+    /// each process. These read up to 20 KB for each process that has rejected requests in this time, with counts up to
+    /// a second old. If the call fails, the list has this process's counts, and [says so](Offenders::missing).
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name, or if it does not track its offenders.
+    /// If there is no policy with this name, or if it does not track its offenders.
     #[doc(alias("top", "heavy hitters"))]
     pub async fn offenders(&self, policy: &str, most: usize) -> Result<Offenders, LimiterError> {
         look(&*self.policy(policy)?, most, None).await
     }
 
-    /// Returns the rejections of one key: how many, since when, and the last one. `None` if the key is not among the
-    /// keys that are rejected most: then it has had at most [`Offenders::max_error`] of them. Otherwise as
+    /// Returns one key's rejections: how many, since when, and the last one. `None` if the key is not among the keys
+    /// that are rejected most, in which case it has had at most [`Offenders::max_error`] rejections. Otherwise like
     /// [`offenders`](Self::offenders).
     ///
     /// # Errors
     ///
-    /// Also if the key [cannot be one of the policy](LimiterError::is_no_key).
+    /// The errors from [`offenders`](Self::offenders), and an error if the policy [cannot have this
+    /// key](LimiterError::is_no_key).
     pub fn rejections(
         &self,
         policy: &str,
@@ -92,7 +92,7 @@ async fn look<D: Translate>(
         Ok(reports) => (reports, None),
         Err(error) => (Vec::new(), Some(error)),
     };
-    // After the call, so that this process's own part is up to date.
+    // Read after the call, so that this process's own part is up to date.
     let (own, now) = policy.own_offenders().ok_or_else(untracked)?;
     let (all, processes) = policy.all_offenders(own, &reports, now);
     let all = match key {
@@ -104,12 +104,12 @@ async fn look<D: Translate>(
 }
 
 impl<D: Translate> LayerState<D> {
-    /// Publishes the offenders of a policy, once the pause is over. The policy of its name that is in force by then
-    /// makes the report.
+    /// Publishes a policy's offenders, once the pause is over. The policy with its name that is in force by then makes
+    /// the report.
     #[cold]
     pub(crate) fn publish_offenders(self: &Arc<Self>, policy: &Policy<D>, scheduled: Scheduled) {
         let Some(server) = policy.description.shares_reports() else { return };
-        // A layer that is gone has nothing to report.
+        // If the layer is gone, there is nothing to report.
         let layer = Arc::downgrade(self);
         let name = Arc::clone(&policy.name);
         let reports = move || {

@@ -1,4 +1,4 @@
-//! [`Operate`]: the calls of an operator on policies of any kind.
+//! [`Operate`]: an operator's calls on policies of any kind.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,18 +14,18 @@ mod sealed {
     use crate::engine::reload::LimitsHandle;
     use crate::engine::translate::Translate;
 
-    /// So that a call can be added.
+    /// Sealed, so that a call can be added.
     pub trait Sealed {}
 
     impl<D: Translate> Sealed for LimitsHandle<D> {}
 }
 
-/// The future of a call, which borrows nothing.
+/// A call's future, which does not borrow anything.
 type Pending<T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send>>;
 
-/// The calls of an operator on policies of any kind: of a [layer](crate::RateLimitLayer::handle), or on [values of the
-/// program's own](crate::direct::Limits). For a page or a command line that has all limits of a program in one list.
-/// Each calls the method of the same name of a [`LimitsHandle`], with a key as [text](crate::policy::KeyOf).
+/// An operator's calls on policies of any kind: in a [layer](crate::RateLimitLayer::handle), or on [the program's own
+/// values](crate::direct::Limits). Use it for a page or a command line that has all limits in a program in one list.
+/// Each calls the [`LimitsHandle`] method with the same name, with a key as [text](crate::policy::KeyOf).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -52,7 +52,7 @@ pub trait Operate: sealed::Sealed + Send + Sync {
     ///
     /// # Errors
     ///
-    /// If there is no policy of this name.
+    /// If there is no policy with this name.
     fn exceptions(&self, policy: &str) -> Result<Vec<(String, Exception)>, LimiterError>;
 
     /// See [`LimitsHandle::offenders`].
@@ -140,7 +140,7 @@ impl<D: Translate> Operate for LimitsHandle<D> {
     }
 }
 
-/// Copies the arguments for a future that borrows nothing.
+/// Copies the arguments for a future that does not borrow anything.
 fn owned<D: Translate>(limits: &LimitsHandle<D>, policy: &str, key: &str) -> (LimitsHandle<D>, String, String) {
     (limits.clone(), policy.to_owned(), key.to_owned())
 }

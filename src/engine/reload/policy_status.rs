@@ -9,7 +9,7 @@ use crate::engine::translate::Translate;
 use crate::store::Stats;
 use crate::values::{Mode, Terms};
 
-/// A policy in force: its terms, the form of its keys, and the health of its limiter and its store.
+/// A policy in force: its terms, the form of its keys, and its limiter's and its store's health.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct PolicyStatus {
@@ -28,7 +28,7 @@ pub struct PolicyStatus {
 
 impl<D: Translate> LimitsHandle<D> {
     /// Returns the policies in force, in the order in which they are charged. Takes some 10 to 50 µs per policy, and
-    /// calls no server.
+    /// does not call a server.
     ///
     /// ```
     /// use tower_sluice::key::PeerIp;
@@ -93,7 +93,7 @@ impl PolicyStatus {
         self.keeps_credits
     }
 
-    /// Whether it is a [shadow](crate::Policy::shadow), which rejects no request.
+    /// Whether it is a [shadow](crate::Policy::shadow), which never rejects requests.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.is_shadow
@@ -111,7 +111,7 @@ impl PolicyStatus {
         &self.keys
     }
 
-    /// The number of requests on which its limiter could not decide: see
+    /// The number of requests on which its limiter could not decide; see
     /// [`limiter_failures`](crate::RateLimitLayer::limiter_failures).
     #[must_use]
     pub const fn failures(&self) -> u64 {
@@ -124,7 +124,7 @@ impl PolicyStatus {
         self.shadow_rejected
     }
 
-    /// How full its tables are, who waits in its queue, and the nodes of its store.
+    /// How full its tables are, how many requests wait in its queue, and its store's nodes.
     pub const fn stats(&self) -> &Stats {
         &self.stats
     }

@@ -28,7 +28,7 @@ use crate::values::snapshot::{Input, SavedTable, WallClock, put_number};
 pub(super) const MAGIC: &[u8; 16] = b"SLUICE-SNAPSHOT\n";
 pub(super) const VERSION: u8 = 1;
 
-/// The longest payload, in bytes. Parts are cut at 32 KiB; names may be as long as the longest path.
+/// The longest payload, in bytes. Parts are cut at 32 KiB, and names may have the length of the longest path.
 pub(super) const MOST: usize = 1 << 17;
 
 /// Writes records.
@@ -97,10 +97,10 @@ impl<W: Write> PolicySink for FileWriter<W> {
     }
 }
 
-/// The policies of a file, each with the name of its layer and its own.
+/// A file's policies, each with its layer's name and its own.
 pub(super) type SavedFile = Vec<(String, String, SavedPolicy)>;
 
-/// Reads a file to its end, and checks its checksum. Takes memory for the bytes that are there, not for the lengths
+/// Reads a file to its end, and verifies its checksum. Takes memory for the bytes that are there, not for the lengths
 /// that they announce.
 pub(super) fn read_file(from: impl Read) -> Result<SavedFile, SnapshotError> {
     let mut from = Digested { from: BufReader::new(from), digest: Sha256::new() };
@@ -153,7 +153,7 @@ pub(super) fn read_file(from: impl Read) -> Result<SavedFile, SnapshotError> {
     if from.is_at_end()? { Ok(policies) } else { Err(damaged("its end")) }
 }
 
-/// A source, with the digest of all that was read.
+/// A source, with a digest over all that was read.
 struct Digested<R> {
     from: R,
     digest: Sha256,

@@ -1,4 +1,4 @@
-//! Snapshots of layers: the state of their policies in a file, so that it outlives a restart.
+//! Layer snapshots: the policies' state in a file, so that it outlives a restart.
 //!
 //! | file | concern |
 //! |---|---|
@@ -31,7 +31,7 @@ use crate::engine::translate::Translate;
 use crate::values::snapshot::WallClock;
 use crate::values::time::nanos_of;
 
-/// Writes the state of layers to a file, and restores it after a restart.
+/// Writes the layers' state to a file, and restores it after a restart.
 ///
 /// ```
 /// use tower_sluice::snapshot::Snapshots;
@@ -57,49 +57,49 @@ use crate::values::time::nanos_of;
 ///
 /// # What is in it
 ///
-/// The budgets of keys in a [`MemoryStore`](crate::store::MemoryStore), by any algorithm of this crate, with quotas of
-/// the keys' own; bans and allowances by hand; bans of penalties, advertised waits and the premature retries that count
-/// towards a ban; debts; the records of [`charge_once`](crate::Policy::charge_once), and its budgets.
+/// The keys' budgets in a [`MemoryStore`](crate::store::MemoryStore), by any algorithm in this crate, with the keys'
+/// own quotas; bans and allowances by hand; penalty bans, advertised waits and the premature retries that count towards
+/// a ban; debts; and [`charge_once`](crate::Policy::charge_once) records and budgets.
 ///
 /// These are not in it: requests in flight (queues, permits, and charges that [may be
 /// refunded](crate::Policy::charge_when), which stay charged); the units of a [`Balance`](crate::Balance); budgets that
-/// a server keeps; the local fallback of a limiter on a server; algorithms and limiters of your own. [`Saved`] names
-/// the policies that are left out.
+/// a server keeps; a remote limiter's local fallback; and your own algorithms and limiters. [`Saved`] names the
+/// policies that are left out.
 ///
-/// A file has bits of the keys' hashes, and the secret of these hashes: a reader of the file can choose keys that share
-/// a budget. It has keys themselves only of bans and allowances by hand. So it is for its owner alone (mode 0600).
+/// A file has bits of the keys' hashes, and their secret, so a reader of the file can choose keys that share a budget.
+/// It has the keys themselves only for bans and allowances by hand. So it is for its owner alone (mode 0600).
 ///
 /// # To restore is to inherit
 ///
-/// A policy takes over the state of the policy with its name, of the layer with its name, as after a [live
-/// change](crate::LimitsHandle): another quota, another capacity and another form of the table are converted in the
-/// same way. A policy that was used already restores nothing, so restore before the first request. The file may have
-/// been written by another version of this crate with the same version of the format.
+/// A policy takes over the state by its name and its layer's name, as after a [live change](crate::LimitsHandle):
+/// another quota, another capacity and another table form are converted in the same way. A policy that was used already
+/// is not restored, so restore before the first request. Another version of this crate with the same format version may
+/// have written the file.
 ///
 /// # Time
 ///
-/// The time between writing and restoring is measured by the wall clock. If that was set back, nothing is forgiven:
+/// We measure the time between writing and restoring by the wall clock. If that was set back, nothing is forgiven:
 /// debts and bans go on with the rest that they had when the file was written.
 ///
-/// Windows go on as they are if the clocks of both processes show the same time, as the default clock does. They also
-/// do if the earlier clock was wrong by less than half a window, since the machine was suspended, say. If the wall
+/// Windows go on as they are if both processes' clocks show the same time, as the default clock does. They also do if
+/// the earlier clock was wrong by less than half a window, for example because the machine was suspended. If the wall
 /// clock was set back, or a clock begins with its process, a count goes on in the window in which its own would have
-/// ended: it counts for as long as before, and less than one period longer.
+/// ended. It then counts for its old time at least, and less than one period longer.
 ///
 /// # Accuracy
 ///
 /// A restored key is admitted at the instant at which it would have been admitted, to one tick of its bucket (see
 /// [`MemoryStore`](crate::store::MemoryStore)). A bucket's debt is rounded up, so none is forgiven. Charges that are
-/// made after their page was written are lost with the process, unless a later snapshot has them: save once more after
-/// the last request.
+/// made after their page was written are lost with the process, unless a later snapshot has them, so save once more
+/// after the last request.
 ///
 /// # Cost
 ///
-/// For each key that owes something, some 12 bytes in the file for a bucket, 7 for a fixed window, 8 for a sliding one,
-/// and 8 more with a quota of its own. A million keys of a bucket take 0.3 s to write and 0.8 s to restore; with quotas
-/// of their own, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile: no lock stops them. Words are read one by
-/// one, and of a table with locks, one set of eight keys is locked at a time. Writing takes less than 100 KiB of
-/// memory, and restoring the size of the file, with any length that the file announces.
+/// Each key that owes something takes some 12 bytes in the file for a bucket, 7 for a fixed window, 8 for a sliding
+/// one, and 8 more with its own quota. A million bucket keys take 0.3 s to write and 0.8 s to restore, and with their
+/// own quotas, 0.6 s and 2 s (two busy cores). Decisions go on meanwhile without a lock that stops them, because words
+/// are read one by one, and a table with locks is locked in sets of eight keys. Writing takes less than 100 KiB of
+/// memory, and restoring takes the file's size, with any length that the file announces.
 #[must_use]
 #[doc(alias("persist", "restart", "dump"))]
 pub struct Snapshots<D: Translate = Http> {
@@ -118,7 +118,7 @@ fn wall_clock() -> u64 {
 }
 
 impl<D: Translate> Snapshots<D> {
-    /// Adds the policies of a layer.
+    /// Adds a layer's policies.
     #[track_caller]
     pub(crate) fn with(mut self, name: String, layer: &Arc<LayerState<D>>) -> Self {
         assert!(self.layers.iter().all(|(other, _)| *other != name), "two layers have the name `{name}`");
@@ -132,7 +132,7 @@ impl<D: Translate> Snapshots<D> {
         Self { wall: Arc::new(wall), ..self }
     }
 
-    /// Writes a snapshot, in pieces of some 32 KiB. Does not stop decisions.
+    /// Writes a snapshot, in parts of some 32 KiB. Does not stop decisions.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl<D: Translate> Snapshots<D> {
         Ok(Saved { keys, bytes, skipped })
     }
 
-    /// Restores a snapshot. Reads it to the end and checks all of it first: if it is refused, nothing has changed.
+    /// Restores a snapshot. Reads and checks all of it first, so that nothing has changed if it is refused.
     ///
     /// # Errors
     ///
@@ -186,32 +186,32 @@ impl<D: Translate> Snapshots<D> {
         Ok(restored)
     }
 
-    /// Writes a snapshot to a file, as a whole or not at all: beside it (with `.new` behind its name), and renamed once
-    /// it is on the disk. A process that is killed meanwhile, or an error, leaves the file as it was. On Unix, the
-    /// owner alone may read it. Blocks; call it on a thread that may.
+    /// Writes a snapshot to a file atomically: the new file is written beside it (with `.new` behind its name), and
+    /// renamed once it is on the disk. If the process is killed meanwhile, or on an error, the file stays as it was. On
+    /// Unix, only the owner may read it. This call blocks, so make it on a thread that may.
     ///
     /// Each file is for one process.
     ///
     /// # Errors
     ///
-    /// If a file cannot be written or renamed. If one of the two names stands for a file that is no snapshot, or for no
-    /// regular file, nothing is written: it stays as it is. The error names the file.
+    /// If a file cannot be written or renamed. If either name stands for a file that is not a snapshot, or not a
+    /// regular file, that file stays as it is, and nothing is written. The error names the file.
     pub fn save(&self, path: impl AsRef<Path>) -> io::Result<Saved> {
         let path = path.as_ref();
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
         replace::replace(path, |file| self.write(file)).map_err(named)
     }
 
-    /// Restores a snapshot from a file. If there is none, nothing is restored, and it is no error. Blocks.
+    /// Restores a snapshot from a file. If there is no file, nothing is restored, which is not an error. Blocks.
     ///
     /// A snapshot that is refused is renamed, with `.refused` behind its name, so that the next [`save`](Self::save)
-    /// does not replace it. A file that is no snapshot, such as a configuration, keeps its name, and `save` refuses to
-    /// replace it.
+    /// does not replace it. A file that is not a snapshot, such as a configuration, keeps its name, and `save` refuses
+    /// to replace it.
     ///
     /// # Errors
     ///
-    /// As [`read`](Self::read), and if the path stands for no regular file, such as a FIFO. Then nothing has changed,
-    /// and all keys begin with full budgets.
+    /// The errors from [`read`](Self::read), and an error if the path does not stand for a regular file, such as for a
+    /// FIFO. Nothing has changed in these cases, and all keys begin with full budgets.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Restored, SnapshotError> {
         let path = path.as_ref();
         let Some(file) = ours::open(path).map_err(SnapshotError::Io)? else {
@@ -236,8 +236,8 @@ impl<D: Translate> Snapshots<D> {
     }
 }
 
-/// Renames a snapshot that was refused. If it cannot be renamed, it can hardly be replaced either. The new name may
-/// stand for an earlier one, and for no other file.
+/// Renames a snapshot that was refused. If it cannot be renamed, it can hardly be replaced either. If the new name
+/// exists, it must stand for an earlier snapshot.
 fn set_aside(path: &Path) {
     let refused = replace::beside(path, ".refused");
     if ours::check_snapshot(&refused).is_ok() {

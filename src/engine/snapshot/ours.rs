@@ -1,4 +1,4 @@
-//! Which files are ours: a snapshot reads, replaces, renames and removes no other.
+//! Decides which files are ours. A snapshot does not read, replace, rename or remove any other.
 
 use std::fs::{self, File, FileType};
 use std::io::{self, Read};
@@ -6,12 +6,12 @@ use std::path::Path;
 
 use super::format::MAGIC;
 
-/// Opens a regular file; `None` if there is none.
+/// Opens a regular file. `None` if there is no file.
 ///
 /// # Errors
 ///
-/// If the path leads to anything else, too: to open a FIFO would wait for a writer, and a rename would replace a
-/// device.
+/// If the file cannot be opened, or the path leads to anything else, because opening a FIFO would wait for a writer,
+/// and a rename would replace a device.
 pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -20,14 +20,14 @@ pub(super) fn open(path: &Path) -> io::Result<Option<File>> {
     if found.is_file() { File::open(path).map(Some) } else { Err(no_file(path, found)) }
 }
 
-/// Checks that a snapshot may take this path: nothing is there, or a snapshot.
+/// Checks that a snapshot may take this path, because nothing is there, or a snapshot.
 pub(super) fn check_snapshot(path: &Path) -> io::Result<()> {
     let Some(file) = open(path)? else { return Ok(()) };
     if head(file)? == MAGIC { Ok(()) } else { Err(foreign(path)) }
 }
 
-/// Checks that the rest of an interrupted snapshot may be removed, if one is there. It may be as short as the process
-/// that wrote it had time to write. A link is none.
+/// Checks that an interrupted snapshot's rest may be removed, if there is one. It may have any length, because its
+/// process was killed. A link does not count as such a rest.
 pub(super) fn check_rest(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -37,12 +37,12 @@ pub(super) fn check_rest(path: &Path) -> io::Result<()> {
         return Err(no_file(path, found));
     }
     let head = head(File::open(path)?)?;
-    // Some file systems keep the length of a file that a power failure has interrupted, and not its bytes.
+    // After a power failure, some file systems keep an interrupted file's length, but not its bytes.
     let is_lost = head.iter().all(|byte| *byte == 0);
     if is_lost || MAGIC.starts_with(&head) { Ok(()) } else { Err(foreign(path)) }
 }
 
-/// The first bytes of a file: as many as mark a snapshot, or all of a shorter file.
+/// A file's first bytes, up to the length of the snapshot mark.
 fn head(file: File) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     file.take(MAGIC.len() as u64).read_to_end(&mut head)?;

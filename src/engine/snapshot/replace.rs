@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use super::ours::{check_rest, check_snapshot};
 use crate::util::lock::Lock;
 
-/// One writer at a time: a last snapshot at the end of a process may meet a regular one.
+/// Allows one writer at a time, because a last snapshot when a process ends may meet a regular one.
 static WRITING: Lock<()> = Lock::new(());
 
-/// Replaces a file by the bytes that `write` writes.
+/// Replaces a file with the bytes from `write`.
 ///
-/// It is written beside the file, and takes its name once all of it is on the disk. So the name always stands for a
-/// whole file: the one before, or the new one. A process that is killed may leave the file beside it, which the next
-/// call replaces. A file that is no snapshot stays as it is, at both places.
+/// The new file is written beside the old one, and takes its name once all of it is on the disk. So the name always
+/// stands for a whole file, the old or the new one. A process that is killed may leave the new file beside the old one,
+/// and the next call replaces it. A file that is not a snapshot stays as it is, at both places.
 pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Result<T>) -> io::Result<T> {
     let _writing = WRITING.lock();
     let new = beside(path, ".new");
@@ -22,14 +22,14 @@ pub(super) fn replace<T>(path: &Path, write: impl FnOnce(&mut File) -> io::Resul
     check_rest(&new)?;
     let result = create(&new).and_then(|mut file| {
         let result = write(&mut file)?;
-        // Before the rename: otherwise the name could stand for a file whose bytes are lost with the power.
+        // Sync before the rename. Otherwise the name could stand for a file whose bytes are lost with the power.
         file.sync_all()?;
         fs::rename(&new, path)?;
         Ok(result)
     });
     match &result {
         Ok(_) => sync_folder(path)?,
-        // The file before stays. The rest of the new one is of no use.
+        // The old file stays. The rest of the new one is useless.
         Err(_) => drop(fs::remove_file(&new)),
     }
     result
@@ -48,7 +48,7 @@ fn create(path: &Path) -> io::Result<File> {
     options.open(path)
 }
 
-/// Makes the rename durable. Other systems have no such call.
+/// Makes the rename durable. Systems other than Unix do not have such a call.
 fn sync_folder(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {

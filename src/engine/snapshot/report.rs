@@ -1,4 +1,4 @@
-//! The results of a snapshot, and its errors.
+//! A snapshot's results and errors.
 
 use std::error::Error;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::io;
 use super::format::VERSION;
 use crate::values::snapshot::Unfit;
 
-/// The contents of a snapshot.
+/// A snapshot's contents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Saved {
     pub(super) keys: u64,
@@ -16,27 +16,27 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// The number of states: a key counts once for each table that it is in.
+    /// The number of states. A key counts once for each table that it is in.
     #[must_use]
     pub const fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// The size of the snapshot.
+    /// The snapshot's size.
     #[must_use]
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The policies whose budgets are not in it (queues, limits of requests in flight, limits on a server, limiters and
-    /// algorithms of your own), each with the reason.
+    /// The policies whose budgets are not in it (queues, limits on requests in flight, limits on a server, your own
+    /// limiters and algorithms), each with the reason.
     #[must_use]
     pub fn skipped(&self) -> &[(String, String)] {
         &self.skipped
     }
 }
 
-/// The result of a restoration.
+/// The result of restoring a snapshot.
 ///
 /// As a text, for a log: `restored 12 keys of api; login begins without: it is not in the snapshot`, or `restored
 /// nothing: there is no file yet`.
@@ -49,19 +49,19 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// The number of states in the tables that were restored, those that have ended meanwhile included.
+    /// The number of states in the tables that were restored, including states that have ended meanwhile.
     #[must_use]
     pub const fn keys(&self) -> u64 {
         self.keys
     }
 
-    /// The policies that have all of their state back: by their names, behind the name of their layer if it has one.
+    /// The names of the policies that have their whole state back, each behind its layer's name if it has one.
     #[must_use]
     pub fn policies(&self) -> &[String] {
         &self.policies
     }
 
-    /// The policies that begin without a part of their state or all of it, each with the reason.
+    /// The policies that begin without some or all of their state, each with the reason.
     #[must_use]
     pub fn not_restored(&self) -> &[(String, String)] {
         &self.not_restored
@@ -91,7 +91,7 @@ impl fmt::Display for Restored {
     }
 }
 
-/// Returns the name of a policy with its layer's.
+/// Returns a policy's name with its layer's.
 pub(super) fn full_name(layer: &str, policy: &str) -> String {
     if layer.is_empty() { policy.to_owned() } else { format!("{layer} {policy}") }
 }
@@ -102,17 +102,17 @@ pub(super) fn full_name(layer: &str, policy: &str) -> String {
 pub enum SnapshotError {
     /// It cannot be read.
     Io(io::Error),
-    /// It is something else, not a snapshot.
+    /// It is not a snapshot.
     Foreign,
     /// Another version of this crate has written it, in a format that this one does not know.
     #[non_exhaustive]
     Version {
-        /// The version of its format.
+        /// Its format version.
         version: u8,
     },
-    /// It ends too early: its writing was interrupted.
+    /// It ends too early, because its writing was interrupted.
     Truncated,
-    /// Its bytes are not those that were written.
+    /// Its bytes have changed since they were written.
     #[non_exhaustive]
     Damaged {
         /// The part that was found to be damaged.
@@ -148,7 +148,7 @@ impl Error for SnapshotError {
 }
 
 impl From<Unfit> for SnapshotError {
-    /// A reason to skip one policy is no error of the snapshot: only damage comes here.
+    /// Only damage comes here, because a reason to skip one policy is not a snapshot error.
     fn from(unfit: Unfit) -> Self {
         match unfit {
             Unfit::Damaged(part) => Self::Damaged { part },

@@ -1,4 +1,4 @@
-//! Encodes `google.rpc.Status`, with its details, in the wire format of Protocol Buffers. Nothing is decoded.
+//! Encodes `google.rpc.Status`, with its details, in the Protocol Buffers wire format. Nothing is decoded.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ pub(crate) struct Violation<'a> {
     pub(crate) description: String,
 }
 
-/// The most bytes of violations, but for the tag and the length of the last; those beyond are left out. With the
-/// message, which is bounded, too, they keep the fields of a response below the 8 KiB that clients accept.
+/// The most bytes for violations, except for the tag and the length of the last one. Further violations are left out.
+/// Together with the bounded message, this keeps a response's fields below the 8 KiB that clients accept.
 const MAX_VIOLATIONS: usize = 1_024;
 
 /// The longest `google.protobuf.Duration`: 10,000 years, by its definition.
@@ -66,7 +66,7 @@ fn quota_failure(violations: &[Violation<'_>]) -> Vec<u8> {
     failure
 }
 
-/// Appends a field of type `int32` or `int64`, not negative; zero is encoded by leaving the field out.
+/// Appends a non-negative `int32` or `int64` field. Zero is encoded by leaving the field out.
 fn integer(message: &mut Vec<u8>, field: u8, value: u64) {
     if value > 0 {
         message.push(field << 3);
@@ -74,7 +74,7 @@ fn integer(message: &mut Vec<u8>, field: u8, value: u64) {
     }
 }
 
-/// Appends a field with a length: bytes, a string or a message. An empty one is written, too: an empty message
+/// Appends a field with a length: bytes, a string or a message. An empty one is written, too, because an empty message
 /// is present, not absent.
 fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.push(field << 3 | 2);
@@ -82,7 +82,7 @@ fn bytes(message: &mut Vec<u8>, field: u8, value: &[u8]) {
     message.extend_from_slice(value);
 }
 
-/// Appends a number, seven bits per byte, lowest first; the top bit is set if more follow.
+/// Appends a number, seven bits per byte, lowest first. The top bit is set if more follow.
 fn varint(message: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         message.push(0x80 | (value & 0x7f) as u8);
@@ -96,13 +96,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_and_durations_are_encoded_as_documented() {
+    fn integers_and_durations_match_the_documentation() {
         let encoded = |value| {
             let mut message = Vec::new();
             integer(&mut message, 1, value);
             message
         };
-        // The example of the format's documentation.
+        // The example in the format's documentation.
         assert_eq!(encoded(150), [0x08, 0x96, 0x01]);
         assert_eq!(encoded(127), [0x08, 0x7f]);
         assert_eq!(encoded(u64::MAX).len(), 11);
@@ -122,8 +122,8 @@ mod tests {
     }
 
     #[test]
-    fn violations_beyond_the_bound_are_left_out() {
-        // A violation has its two strings, and the tag and the length of each: two bytes, or three from 128 on.
+    fn excess_violations_are_left_out() {
+        // A violation has its two strings, each with a tag and a length in two bytes, or three from 128 on.
         let violation = |length: usize| Violation { subject: "a", description: "b".repeat(length) };
         assert_eq!(quota_failure(&[violation(MAX_VIOLATIONS - 6)]).len(), MAX_VIOLATIONS + 3);
         let two = [violation(MAX_VIOLATIONS - 6), violation(1)];

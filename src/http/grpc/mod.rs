@@ -1,8 +1,9 @@
 //! Rejections for gRPC clients: one layer answers HTTP, gRPC and gRPC-Web, each natively.
 //!
 //! A `POST` over HTTP/2 or later with one content type `application/grpc` is gRPC, and a `POST` over any version with
-//! `application/grpc-web` or `application/grpc-web-text` is gRPC-Web; each with or without `+proto` and the like. Any
-//! other request is plain HTTP. This is decided per request, so that all three can share a port, a route and a budget.
+//! `application/grpc-web` or `application/grpc-web-text` is gRPC-Web, each with or without `+proto` and the like. Any
+//! other request is plain HTTP. The layer decides this per request, so that all three can share a port, a route and a
+//! budget.
 //!
 //! A layer inside `tonic_web::GrpcWebLayer` sees gRPC-Web over HTTP/1.1 as a request that no gRPC client sends, and
 //! rejects it in plain HTTP. Put the rate limit outside.

@@ -1,22 +1,22 @@
-//! Recognises the protocol of a request: gRPC, gRPC-Web or plain HTTP.
+//! Recognises a request's protocol: gRPC, gRPC-Web or plain HTTP.
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method, Version};
 
 use crate::http::head::{RequestHead, only_line, trimmed};
 
-/// The protocol of a request, and so of its rejection.
+/// A request's protocol, which its rejection uses, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
     Grpc,
-    /// With the content type of the response.
+    /// With the response's content type.
     GrpcWeb(&'static str),
 }
 
 impl Protocol {
-    /// Recognises the protocol by the method, the version and the media type, which together no other client sends. The
-    /// parameters of the media type are ignored, and so is case (RFC 9110, section 8.3.1).
+    /// Recognises the protocol by the method, the version and the media type, which together no other client sends.
+    /// Media type parameters are ignored, and so is case (RFC 9110, section 8.3.1).
     pub(crate) fn detect(head: &RequestHead<'_>) -> Self {
         if *head.method() != Method::POST {
             return Self::Http;
@@ -40,8 +40,8 @@ impl Protocol {
     }
 }
 
-/// Whether a response is of gRPC, and has its status in the trailers: the head has none. In gRPC-Web, trailers are a
-/// part of the body.
+/// Whether a response is a gRPC response with its status in the trailers, because the head does not have one. In
+/// gRPC-Web, trailers are a part of the body.
 pub(crate) fn has_status_in_trailers(fields: &HeaderMap) -> bool {
     let media_type = only_line(fields, CONTENT_TYPE).map(trimmed).unwrap_or_default();
     let is_grpc = matches!(strip_prefix(media_type, "application/grpc"), Some([] | [b'+' | b';', ..]));
@@ -51,7 +51,7 @@ pub(crate) fn has_status_in_trailers(fields: &HeaderMap) -> bool {
 const WEB: &str = "application/grpc-web";
 const WEB_TEXT: &str = "application/grpc-web-text";
 
-/// The media types of gRPC-Web that are echoed (PROTOCOL-WEB). `-text` has no format but `proto`.
+/// The gRPC-Web media types that are echoed (PROTOCOL-WEB). `-text` has no format but `proto`.
 const ECHOED: [&str; 6] = [
     WEB,
     "application/grpc-web+proto",
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_method_and_the_version_decide_too() {
+    fn method_and_version_decide_too() {
         let (grpc, web) = ("application/grpc", "application/grpc-web");
         for version in [Version::HTTP_09, Version::HTTP_10, Version::HTTP_11] {
             assert_eq!(protocol_of(Method::POST, version, &[grpc]), Protocol::Http);

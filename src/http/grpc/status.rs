@@ -16,12 +16,11 @@ use crate::util::base64;
 #[non_exhaustive]
 #[doc(alias("RESOURCE_EXHAUSTED", "UNAVAILABLE"))]
 pub enum GrpcStatus {
-    /// RESOURCE_EXHAUSTED (8), which google.rpc has for quotas, and which does not count as an error of
-    /// the server. The default.
+    /// RESOURCE_EXHAUSTED (8), which google.rpc has for quotas, and which does not count as a server error. The
+    /// default.
     #[default]
     ResourceExhausted,
-    /// UNAVAILABLE (14), which many clients retry by default. OpenTelemetry counts it as an error of
-    /// the server.
+    /// UNAVAILABLE (14), which many clients retry by default. OpenTelemetry counts it as a server error.
     Unavailable,
 }
 
@@ -46,12 +45,12 @@ impl From<GrpcStatus> for Code {
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
-/// The codes that OpenTelemetry counts as errors of a gRPC server: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
-/// UNAVAILABLE and DATA_LOSS. RESOURCE_EXHAUSTED is not among them: mostly it is the client's quota.
+/// The codes that OpenTelemetry counts as gRPC server errors: UNKNOWN, DEADLINE_EXCEEDED, UNIMPLEMENTED, INTERNAL,
+/// UNAVAILABLE and DATA_LOSS. RESOURCE_EXHAUSTED is not among them, because mostly it is the client's quota.
 /// <https://opentelemetry.io/docs/specs/semconv/rpc/grpc/>
 const SERVER_ERRORS: [&[u8]; 6] = [b"2", b"4", b"12", b"13", b"14", b"15"];
 
-/// Whether the head of a response, or its trailers, have a status for which the server is to blame.
+/// Whether a response's head or trailers have a status for which the server is to blame.
 pub(crate) fn is_server_error(fields: &HeaderMap) -> bool {
     fields.get(GRPC_STATUS).is_some_and(|code| SERVER_ERRORS.contains(&trimmed(code)))
 }
@@ -59,16 +58,17 @@ const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
-/// The most bytes of a message: clients that accept 8 KiB of headers would otherwise drop the whole response.
+/// A message's greatest length, in bytes. Otherwise, clients that accept 8 KiB of headers would drop the whole
+/// response.
 const MAX_MESSAGE: usize = 1_024;
 
-/// When the client of a rejected request may retry.
+/// When a rejected client may retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GrpcRetry {
     After(Duration),
     /// No wait helps.
     Never,
-    /// At a time that is not known: the client backs off as it sees fit.
+    /// At an unknown time, so the client backs off as it sees fit.
     Unknown,
 }
 
@@ -123,8 +123,8 @@ fn content_type(protocol: Protocol) -> HeaderValue {
     }
 }
 
-/// Returns the pushback of gRFC A6 in signed 32-bit milliseconds; a negative number forbids to retry. Never zero, which
-/// asks for a retry at once. Without it, the client waits by its own policy.
+/// Returns the pushback from gRFC A6 in signed 32-bit milliseconds. A negative number forbids retries. It is never
+/// zero, which would ask for a retry at once. Without a pushback, the client waits by its own policy.
 fn pushback_ms(retry: GrpcRetry) -> Option<i32> {
     match retry {
         GrpcRetry::After(wait) => Some(i32::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX).max(1)),
@@ -133,7 +133,7 @@ fn pushback_ms(retry: GrpcRetry) -> Option<i32> {
     }
 }
 
-/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), spaces included, so that an end is never trimmed.
+/// Percent-encodes a message (PROTOCOL-HTTP2, "Status-Message"), including spaces, so that its end is never trimmed.
 fn percent_encoded(message: &str) -> HeaderValue {
     let mut text = String::with_capacity(message.len() * 2);
     for byte in message.bytes() {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_server_is_to_blame_for_some_codes() {
+    fn some_codes_blame_the_server() {
         let fields = |code: &'static str| HeaderMap::from_iter([(GRPC_STATUS, HeaderValue::from_static(code))]);
         let blamed: Vec<_> = (0..=16).filter(|code: &u32| is_server_error(&fields(code.to_string().leak()))).collect();
         assert_eq!(blamed, [2, 4, 12, 13, 14, 15]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn pushback_covers_the_wait_and_is_never_zero() {
+    fn pushback_covers_waits_and_is_positive() {
         for (wait, pushback) in [
             (Duration::ZERO, 1),
             (Duration::from_nanos(1), 1),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_is_cut_off_at_the_end_of_a_character() {
+    fn long_messages_are_cut_between_characters() {
         for (message, length) in [
             ("a".repeat(MAX_MESSAGE), MAX_MESSAGE),
             ("a".repeat(MAX_MESSAGE + 1), MAX_MESSAGE),
@@ -202,7 +202,7 @@ mod tests {
         }
     }
 
-    /// The details are those that a gRPC client decoded to a RetryInfo of 0.7 s.
+    /// A gRPC client has decoded these details to a RetryInfo of 0.7 s.
     #[test]
     fn a_whole_response() {
         let status = Status {
@@ -212,7 +212,7 @@ mod tests {
             violations: &[],
         };
         let response = status.response(Protocol::Grpc);
-        // Its type excludes a body.
+        // The response's type excludes a body.
         assert_eq!(response.status().as_u16(), 200);
         let fields: Vec<_> =
             response.headers().iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_stays_below_the_header_limit_of_clients() {
+    fn responses_respect_clients_header_limits() {
         let (long, names) = ("ü%".repeat(5_000), "n".repeat(500));
         let violations = vec![Violation { subject: &names, description: names.clone() }; 50];
         let status = Status { code: Code::Internal, message: &long, retry: GrpcRetry::Never, violations: &violations };

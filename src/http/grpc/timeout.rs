@@ -7,13 +7,13 @@ use http::{HeaderName, Method};
 use super::Protocol;
 use crate::http::head::{RequestHead, only_line, trimmed};
 
-/// A constant, since a name that is a string is parsed for each request.
+/// A constant, because a string would be parsed for each request.
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// Returns how long the client of a gRPC request waits for the response, from when it sent the request; `None` if the
-/// field is absent, repeated or unreadable, or the request is plain HTTP.
+/// Returns how long a gRPC client waits for the response, from when it sent the request. `None` if the field is absent,
+/// repeated or unreadable, or the request is plain HTTP.
 pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
-    // Other methods are plain HTTP, and most requests have one.
+    // All other methods are plain HTTP, and most requests have one of them.
     if *head.method() != Method::POST {
         return None;
     }
@@ -21,13 +21,13 @@ pub(crate) fn timeout(head: &RequestHead<'_>) -> Option<Duration> {
     (Protocol::detect(head) != Protocol::Http).then_some(timeout)
 }
 
-/// Parses `TimeoutValue TimeoutUnit` of PROTOCOL-HTTP2, with one to eight digits.
+/// Parses `TimeoutValue TimeoutUnit` from PROTOCOL-HTTP2, with one to eight digits.
 fn parse(text: &[u8]) -> Option<Duration> {
     let (unit, digits) = text.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    // Eight digits of hours do not overflow a u64 of seconds.
+    // Eight digits in hours do not overflow a `u64` in seconds.
     let value = digits.iter().fold(0, |value, digit| value * 10 + u64::from(digit - b'0'));
     match unit {
         b'H' => Some(Duration::from_secs(value * 3_600)),
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn only_grpc_has_a_timeout_and_only_one() {
+    fn only_grpc_has_one_timeout() {
         let timeout_of = |content_type: &str, timeouts: &[&str]| {
             let request = Request::post("/").version(Version::HTTP_2).header("content-type", content_type);
             let request = timeouts.iter().fold(request, |request, timeout| request.header("grpc-timeout", *timeout));

@@ -9,18 +9,18 @@ use crate::http::text::Text;
 /// The buffer in which a value is built, on the stack. Two policies with names of usual length fit in.
 pub(super) type Scratch = Text<128>;
 
-/// Makes a value of `text`, which has to be printable ASCII.
+/// Makes a value from `text`, which has to be printable ASCII.
 pub(super) fn value_of(text: &[u8]) -> HeaderValue {
     HeaderValue::from_bytes(text).expect("printable ASCII")
 }
 
-/// The greatest Integer of a structured field (RFC 9651, section 3.3.1).
+/// The greatest Integer in a structured field (RFC 9651, section 3.3.1).
 pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 
-/// The values of smaller numbers are slices of [`DIGITS`], so that most responses allocate nothing for them.
+/// The values of smaller numbers are slices of [`DIGITS`], so that most responses do not allocate for them.
 const FEW: usize = 10_000;
 
-/// 0000 to 9999. Made by the first value, in some 20 µs, since a program would be larger by these 40 KB.
+/// 0000 to 9999. Made by the first value, in some 20 µs, because a constant would make a program 40 KB larger.
 static DIGITS: LazyLock<&'static str> = LazyLock::new(|| {
     let mut digits = String::with_capacity(4 * FEW);
     for number in 0..FEW {
@@ -31,7 +31,7 @@ static DIGITS: LazyLock<&'static str> = LazyLock::new(|| {
     digits.leak()
 });
 
-/// Makes a value of `number`. Below [`FEW`], it allocates nothing.
+/// Makes a value from `number`. Below [`FEW`], it does not allocate.
 pub(super) fn value(number: u64) -> HeaderValue {
     match usize::try_from(number) {
         Ok(few @ ..FEW) => {
@@ -47,7 +47,7 @@ pub(super) fn value(number: u64) -> HeaderValue {
     }
 }
 
-/// Parses a number of digits only, saturating at [`u64::MAX`].
+/// Parses a number that has only digits, saturating at [`u64::MAX`].
 pub fn parse(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
@@ -59,8 +59,9 @@ pub fn parse(text: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
+    /// Numbers of every length are written, too.
     #[test]
-    fn every_small_number_and_every_length_is_written() {
+    fn every_small_number_is_written() {
         let lengths = (0..20).map(|zeros| 10_u64.pow(zeros));
         for number in (0..12_000).chain(lengths.clone()).chain(lengths.map(|power| power - 1)).chain([u64::MAX]) {
             assert_eq!(value(number), number.to_string());

@@ -1,4 +1,4 @@
-//! `DecisionFields`: the fields of a handler that asks a limiter itself.
+//! `DecisionFields`: fields for a handler that asks a limiter itself.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use super::writer::{Described, PolicyReading, Writer};
 use crate::limiter::Limiter;
 use crate::values::{Decision, Quota};
 
-/// Makes the fields that report the remaining units, for a handler that asks a limiter itself: the same that a layer
-/// writes. See [`Rejection`](crate::Rejection) for a complete handler.
+/// Makes the fields that report the remaining units, as a layer writes them, for a handler that asks a limiter itself.
+/// See [`Rejection`](crate::Rejection) for a complete handler.
 ///
 /// Make it once per limiter. A clone costs one reference count.
 ///
@@ -31,8 +31,8 @@ use crate::values::{Decision, Quota};
 pub struct DecisionFields(Option<Arc<Writer>>);
 
 impl DecisionFields {
-    /// Selects the fields for the decisions of `limiter`, which clients know as `name`. A `pk` is left out, since no
-    /// key is given.
+    /// Selects the fields for decisions by `limiter`, which clients know as `name`. A `pk` is left out, because no key
+    /// is given.
     ///
     /// # Panics
     ///
@@ -45,15 +45,15 @@ impl DecisionFields {
         Self(Writer::new(&fields, [described]).map(Arc::new))
     }
 
-    /// Returns the fields after a decision of the limiter. There are no fields if it advertises no quota (a custom
-    /// limiter, say), or as the fields are [advertised](RateLimitFields::advertise). Costs one allocation per field,
-    /// and one for the map.
+    /// Returns the fields after a decision by the limiter. There are no fields if the limiter does not advertise a
+    /// quota (such as a custom limiter), or if [`advertise`](RateLimitFields::advertise) excludes them. Costs one
+    /// allocation per field, and one for the map.
     #[must_use]
     pub fn of(&self, decision: &Decision) -> HeaderMap {
         self.of_under(None, decision)
     }
 
-    /// Returns [the same](Self::of) after a decision [under a quota](crate::limiter::Ask::under) of the key's own.
+    /// Returns [the fields](Self::of) after a decision [under the key's own quota](crate::limiter::Ask::under).
     ///
     /// ```
     /// use tower_sluice::headers::{DecisionFields, RateLimitFields};

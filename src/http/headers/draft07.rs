@@ -9,7 +9,7 @@ use super::merge::is_stricter;
 use super::{RATELIMIT, RATELIMIT_POLICY};
 use crate::http::head::set_field;
 
-/// The values of the fields for the policy that they describe.
+/// The field values for the policy that they describe.
 pub(super) struct PolicyStanding<'a> {
     /// `RateLimit-Policy`, made by [`policy`].
     pub(super) policy: Option<&'a HeaderValue>,
@@ -19,8 +19,8 @@ pub(super) struct PolicyStanding<'a> {
     pub(super) reset: u64,
 }
 
-/// Makes `RateLimit-Policy: 100;w=60`. `None` if there is no `w`: for units that no time restores, and if windows
-/// differ in length.
+/// Makes `RateLimit-Policy: 100;w=60`. `None` if there is no `w`, because time does not restore the units, or because
+/// windows differ in length.
 pub(super) fn policy(advertised: Advertised) -> Option<HeaderValue> {
     let mut out = Scratch::new();
     out.push_number(advertised.quota);
@@ -34,7 +34,7 @@ pub(super) fn write(headers: &mut HeaderMap, standing: &PolicyStanding<'_>) {
     if !is_stricter(headers, &RATELIMIT, standing.remaining) {
         match standing.policy {
             Some(policy) => set_field(headers, RATELIMIT_POLICY, policy.clone()),
-            // One that is set describes another policy.
+            // A field that is set describes another policy.
             None => drop(headers.remove(RATELIMIT_POLICY)),
         }
         set_field(headers, RATELIMIT, ratelimit(standing));

@@ -10,14 +10,14 @@ use super::partition::Mark;
 use super::{RATELIMIT, RATELIMIT_POLICY};
 use crate::http::head::append_field;
 
-/// Adds both fields to a response, and merges them with those that are set. `state` is the value of `RateLimit`; `None`
-/// if only the policies are advertised.
+/// Adds both fields to a response, and merges them with fields that are set. `state` is the value of `RateLimit`.
+/// `None` if only the policies are advertised.
 ///
-/// Nearly always both are unset. Appending finds that out with one look-up per name; a look-up before an insertion
+/// Nearly always both are unset. Appending finds that out with one lookup per name, while a lookup before an insertion
 /// would be a second one.
 #[inline]
 pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<HeaderValue>) {
-    // If the map is full, the field is left out: that is no reason to fail a response.
+    // If the map is full, the field is left out, because that is not a reason to fail a response.
     let was_set = |appended: Result<bool, _>| appended.unwrap_or(false);
     if was_set(headers.try_append(RATELIMIT_POLICY, policy)) {
         return merge_taken_back(headers, state.as_ref());
@@ -34,7 +34,7 @@ pub(super) fn write(headers: &mut HeaderMap, policy: HeaderValue, state: Option<
     }
 }
 
-/// Merges the appended `RateLimit-Policy`, and `state`, with the earlier values of the response.
+/// Merges the appended `RateLimit-Policy`, and `state`, with the response's earlier values.
 #[cold]
 fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
     if let Some(policy) = take_back(headers, &RATELIMIT_POLICY) {
@@ -42,14 +42,14 @@ fn merge_taken_back(headers: &mut HeaderMap, state: Option<&HeaderValue>) {
     }
 }
 
-/// Removes and returns the last line of a field.
+/// Removes and returns a field's last line.
 #[cold]
 fn take_back(headers: &mut HeaderMap, name: &HeaderName) -> Option<HeaderValue> {
     let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
     let last = lines.pop();
     headers.remove(name);
     for line in lines {
-        // There is room: the line was there before.
+        // There is room, because the line was there before.
         append_field(headers, name.clone(), line);
     }
     last
@@ -74,17 +74,17 @@ pub(super) fn quoted(name: &str) -> Vec<u8> {
     out
 }
 
-/// The kind of units of a policy's quota: the parameter `qu` of `RateLimit-Policy` (section 3.1.3).
+/// The unit that a policy's quota counts: the parameter `qu` in `RateLimit-Policy` (section 3.1.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QuotaUnit {
-    /// Requests, or the units that a policy makes of them. Not written: it is the default.
+    /// Requests, or the units that they cost under a policy. Not written, because it is the default.
     Requests,
     ContentBytes,
     ConcurrentRequests,
 }
 
-/// Appends `"name";q=10;w=1`, a member of `RateLimit-Policy`; `;qu="content-bytes"` comes before the window. Without
-/// `w` if no time restores the units, or windows differ in length.
+/// Appends `"name";q=10;w=1`, a member for `RateLimit-Policy`. `;qu="content-bytes"` comes before the window. `w` is
+/// left out if time does not restore the units, or windows differ in length.
 pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertised, unit: QuotaUnit) {
     separate(out);
     out.push(quoted);
@@ -101,7 +101,7 @@ pub(super) fn push_policy(out: &mut Scratch, quoted: &[u8], advertised: Advertis
     }
 }
 
-/// Returns `"name";r=`, the constant start of a member of `RateLimit`.
+/// Returns `"name";r=`, the constant start of a `RateLimit` member.
 pub(super) fn prefix(quoted: &[u8]) -> Box<[u8]> {
     [quoted, b";r="].concat().into()
 }
@@ -111,7 +111,7 @@ pub(super) fn name_in(prefix: &[u8]) -> &[u8] {
     prefix.strip_suffix(b";r=").unwrap_or(prefix)
 }
 
-/// Appends a member of `RateLimit`: `"name";r=7`, with `;t=1` and `;pk=:…:` if there is a time and a mark.
+/// Appends a `RateLimit` member: `"name";r=7`, with `;t=1` and `;pk=:…:` if there is a time and a mark.
 #[inline]
 pub(super) fn push_state(out: &mut Scratch, prefix: &[u8], level: Level, mark: Option<Mark>) {
     separate(out);

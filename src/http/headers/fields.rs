@@ -4,8 +4,8 @@ use crate::util::keyed_hash::Secret;
 
 /// Selects the fields that advertise the remaining quota, and the responses that carry them.
 ///
-/// There is one constructor per generation of the fields. Generations share names but not syntax, so a response can
-/// have the fields of one generation only; `X-RateLimit-*` can be added to any.
+/// There is one constructor per field generation. Generations share names but not syntax, so a response can have only
+/// one generation's fields. You can add `X-RateLimit-*` to any.
 ///
 /// ```
 /// use tower_sluice::headers::{Advertise, RateLimitFields, ResetForm};
@@ -15,7 +15,7 @@ use crate::util::keyed_hash::Secret;
 ///     RateLimitFields::draft11().x_ratelimit(ResetForm::EpochSeconds).advertise(Advertise::Below { percent: 20 });
 /// ```
 ///
-/// All of them follow Internet-Drafts or common practice: there is no standard yet, and the next draft may
+/// All fields follow Internet-Drafts or common practice, because there is no standard yet, and the next draft may
 /// change names and syntax. Clients obey `Retry-After`.
 #[derive(Clone, Copy, Debug)]
 #[must_use]
@@ -45,8 +45,8 @@ pub(super) enum Partition {
     Keyed(Secret),
 }
 
-/// How `X-RateLimit-Reset` gives the time at which a key has its full quota again. Both forms are in use under the same
-/// name, hence no default.
+/// How `X-RateLimit-Reset` gives the time at which a key has its full quota again. There is no default, because both
+/// forms are in use under the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ResetForm {
@@ -56,7 +56,7 @@ pub enum ResetForm {
     DeltaSeconds,
 }
 
-/// Which of the responses that a policy decided on carry the fields.
+/// Which responses carry the fields, if a policy decided on their requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Advertise {
@@ -67,7 +67,7 @@ pub enum Advertise {
     Rejected,
     /// Rejections, and responses where an advertised policy has less left than this share of a fresh key's burst.
     Below {
-        /// 0 to 100; a greater one counts as [`Always`](Self::Always).
+        /// 0 to 100. A greater one counts as [`Always`](Self::Always).
         percent: u8,
     },
     /// None.
@@ -79,76 +79,76 @@ impl RateLimitFields {
         Self { generation, x_ratelimit: None, advertise: Advertise::Always, partition: Partition::Hidden }
     }
 
-    /// Sends `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (the
-    /// same since -08): all policies, by name. The default.
+    /// Sends `RateLimit-Policy` and `RateLimit` in the syntax of draft-ietf-httpapi-ratelimit-headers-11 (unchanged
+    /// since -08), with all policies, by name. The default.
     ///
     /// ```text
     /// ratelimit-policy: "per-client";q=10;w=1, "daily";q=5000;w=86400
     /// ratelimit: "per-client";r=7;t=1, "daily";r=4711;t=81407
     /// ```
     ///
-    /// A policy that does not apply to the request is not listed: one whose [condition](crate::Policy::when) does not
-    /// hold, from which the request is [exempt](crate::Policy::exempt), or that [skips](crate::MissingKey::Skip)
-    /// requests without a key. The list is then made for the response, by one more allocation or two.
+    /// A policy that does not apply to the request is not listed, because its [condition](crate::Policy::when) does not
+    /// hold, because it [exempts](crate::Policy::exempt) the request, or because it [skips](crate::MissingKey::Skip)
+    /// requests without a key. In that case the list is made for the response, with one or two more allocations.
     ///
-    /// The two fields have 3 KiB at most, since clients and proxies refuse a longer head: some 15 policies with names
-    /// of 64 characters, or 30 with names of eight. Policies behind these are enforced, and not listed.
+    /// The two fields have 3 KiB at most, because clients and proxies refuse a longer head. That is enough for some 15
+    /// policies with 64-character names, or 30 with eight-character names. Policies behind these are enforced, but not
+    /// listed.
     ///
-    /// `r` is the number of units left, and `t` the number of seconds for which they have to suffice: a client that
-    /// spreads `r` requests evenly over `t` seconds is not rejected. (Two exceptions: the `t` of a fixed window is its
-    /// end; and a quota that fits no window of whole seconds is rounded down.) Of a policy that rejects, `r` is 0 and
-    /// `t` is its wait, without any [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter); if no wait helps,
-    /// there is no `t`.
+    /// `r` is the number of units left, and `t` the number of seconds for which they have to suffice, so a client that
+    /// spreads `r` requests evenly over `t` seconds is not rejected. (There are two exceptions: a fixed window's `t` is
+    /// its end, and a quota that does not fit a window in whole seconds is rounded down.) If a policy rejects, its `r`
+    /// is 0 and its `t` is the wait, without any [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter). If no
+    /// wait helps, there is no `t`.
     ///
-    /// If an inner layer or service has set these fields, ours are appended to theirs. Of two policies of one name, the
-    /// one with less left is advertised, once. Fields in another syntax, such as [`draft07`](Self::draft07), cannot
-    /// share a list with ours: ours replace them if they can be read and advertise more than all of ours, and are left
-    /// out otherwise.
+    /// If an inner layer or service has set these fields, ours are appended to theirs. If two policies have one name,
+    /// the one with less left is advertised, once. Fields in another syntax, such as [`draft07`](Self::draft07), cannot
+    /// share a list with ours. If they can be read and advertise more than all ours, ours replace them. Otherwise, ours
+    /// are left out.
     pub const fn draft11() -> Self {
         Self::in_generation(Generation::Draft11)
     }
 
     /// Sends `RateLimit-Policy: 100;w=60` and `RateLimit: limit=100, remaining=50, reset=5`, in the syntax of
-    /// draft-ietf-httpapi-ratelimit-headers-07: only the policy that is closest to exhaustion. That is the rejecting
+    /// draft-ietf-httpapi-ratelimit-headers-07, for the policy that is closest to exhaustion. That is the rejecting
     /// policy with the longest wait, or, if no policy rejects, the policy with the smallest share of a fresh key's
     /// burst left.
     ///
-    /// `remaining` and `reset` are the `r` and `t` of [`draft11`](Self::draft11). If no wait helps, `reset` is the time
+    /// `remaining` and `reset` are the `r` and `t` in [`draft11`](Self::draft11). If no wait helps, `reset` is the time
     /// until the key has its full quota again.
     pub const fn draft07() -> Self {
         Self::in_generation(Generation::Draft07)
     }
 
-    /// Sends no field named `RateLimit` or `RateLimit-Policy`.
+    /// Does not send `RateLimit` and `RateLimit-Policy`.
     pub const fn none() -> Self {
         Self::in_generation(Generation::None)
     }
 
-    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, of the policy that is [closest to
-    /// exhaustion](Self::draft07): a fresh key's burst, the units left of it, and the time at which the key has its
-    /// full quota again.
+    /// Adds `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`, for the policy that is [closest to
+    /// exhaustion](Self::draft07). These are a fresh key's burst, the remaining units, and the time at which the key
+    /// has its full quota again.
     pub const fn x_ratelimit(self, reset: ResetForm) -> Self {
         Self { x_ratelimit: Some(reset), ..self }
     }
 
-    /// Sets which responses carry them; [`Advertise::Always`] unless set.
+    /// Sets which responses carry the fields. [`Advertise::Always`] unless set.
     pub const fn advertise(self, on: Advertise) -> Self {
         Self { advertise: on, ..self }
     }
 
-    /// Adds `pk` to the members of draft-11's `RateLimit`, with a secret of this process: a hash of the
-    /// partition key (8 bytes of SipHash-2-4), by which a client can distinguish its budgets.
+    /// Adds `pk` to the members in draft-11's `RateLimit`. It is a hash of the partition key with this process's secret
+    /// (8 bytes from SipHash-2-4), by which a client can distinguish its budgets.
     ///
-    /// Left out if the response's own fields let a shared cache store it: `public`, `s-maxage`; or `max-age`,
-    /// `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses without
-    /// these, as some do by default, would send the hash of one client to another.
+    /// Left out if the response's own fields let a shared cache store it, which are `public` and `s-maxage`, or
+    /// `max-age`, `Expires`, `ETag` or `Last-Modified` without `private` or `no-store`. A cache that stores responses
+    /// without these, as some do by default, would send one client's hash to another.
     pub const fn partition_key(self) -> Self {
         Self { partition: Partition::PerProcess, ..self }
     }
 
-    /// Adds [`pk`](Self::partition_key) with a secret of your own, so that all processes with this secret
-    /// send the same hashes. Without the secret, a key cannot be found by trying all keys: keep it from
-    /// clients.
+    /// Adds [`pk`](Self::partition_key) with your own secret, so that all processes with this secret send the same
+    /// hashes. Keep it from clients, because without the secret, nobody can find a key by trying all keys.
     pub const fn partition_key_by(self, secret: [u8; 16]) -> Self {
         Self { partition: Partition::Keyed(Secret::from_bytes(secret)), ..self }
     }

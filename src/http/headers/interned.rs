@@ -1,4 +1,4 @@
-//! Interned values: texts of fields and bodies that are the same on all responses.
+//! Interned values: texts in fields and bodies that are the same on all responses.
 
 use http::HeaderValue;
 
@@ -6,12 +6,12 @@ use super::decimal::value_of;
 
 use crate::util::lock::Lock;
 
-/// The most values of each kind that are leaked. A layer needs as few as it has policies; a program that keeps
-/// changing its limits gets reference-counted values beyond this bound, and has lost about a megabyte by then, at some
-/// hundred bytes per value.
+/// The most values of each kind that are leaked. A layer needs one per policy. A program that keeps changing its limits
+/// gets reference-counted values beyond this bound, and has lost about a megabyte by then, at some hundred bytes per
+/// value.
 const MAX_LEAKED: usize = 4_096;
 
-/// Interns a value of printable ASCII that is the same on all responses. It is leaked: copies then cost nothing, where
+/// Interns a printable ASCII value that is the same on all responses. We leak it, so that copies cost nothing, because
 /// reference counting would make all threads write to one cache line.
 pub(super) fn intern(value: &[u8]) -> HeaderValue {
     match leaked(value) {
@@ -20,11 +20,11 @@ pub(super) fn intern(value: &[u8]) -> HeaderValue {
     }
 }
 
-/// Leaks a copy of these bytes, unless there is one already; `None` if too many are leaked.
+/// Leaks a copy of these bytes, unless there is one already. `None` if too many are leaked.
 pub(crate) fn leaked(bytes: &[u8]) -> Option<&'static [u8]> {
-    // In order. A sorted list, and no tree: there are few values, which are interned when policies are put in force.
+    // A sorted list is enough, because there are few values, which are interned when policies are put in force.
     static ALL: Lock<Vec<&'static [u8]>> = Lock::new(Vec::new());
-    // If a thread panicked with the lock, the list is still valid: bytes are leaked before they are inserted.
+    // If a thread panicked with the lock, the list is still valid, because bytes are leaked before they are inserted.
     let mut all = ALL.lock();
     match all.binary_search(&bytes) {
         Ok(index) => Some(all[index]),
@@ -38,20 +38,20 @@ pub(crate) fn leaked(bytes: &[u8]) -> Option<&'static [u8]> {
 }
 
 /// The constant part of draft-11's fields for one policy. Leaked, so that a response future refers to it by one word
-/// and counts no references.
+/// and does not count references.
 #[derive(Debug)]
 pub(crate) struct Constants {
-    /// `"name";r=`, the start of the policy's member of `RateLimit`.
+    /// `"name";r=`, the start of the policy's `RateLimit` member.
     pub(super) prefix: Box<[u8]>,
-    /// `RateLimit-Policy`, with all policies of the layer.
+    /// `RateLimit-Policy`, with all the layer's policies.
     pub(super) policies: HeaderValue,
 }
 
 impl Constants {
-    /// Interns the constants of a policy; `None` if too many are leaked already.
+    /// Interns a policy's constants. `None` if too many are leaked already.
     pub(super) fn intern(prefix: &[u8], policies: &HeaderValue) -> Option<&'static Self> {
         static ALL: Lock<Vec<&'static Constants>> = Lock::new(Vec::new());
-        // As above: in order, and leaked before they are inserted.
+        // Sorted. Valid even if a thread panicked, because constants are leaked before they are inserted.
         let mut all = ALL.lock();
         let key = (prefix, policies.as_bytes());
         match all.binary_search_by(|known| (&*known.prefix, known.policies.as_bytes()).cmp(&key)) {

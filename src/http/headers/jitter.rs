@@ -19,7 +19,7 @@ impl Jitter {
         self.max_nanos == 0
     }
 
-    /// Returns `wait` plus a random part of the maximum; never less than `wait`.
+    /// Returns `wait` plus a random part of the maximum, which is never less than `wait`.
     pub(crate) fn added_to(self, wait: Duration) -> Duration {
         if self.is_none() { wait } else { wait.saturating_add(self.part(random())) }
     }

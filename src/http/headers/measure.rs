@@ -1,4 +1,4 @@
-//! Converts decisions to the numbers that fields advertise: units left, and the seconds they have to last.
+//! Converts decisions to the numbers that fields advertise: the units left, and the seconds that they have to last.
 
 use std::num::NonZeroU64;
 use std::time::Duration;
@@ -8,56 +8,56 @@ use super::wait::retry_after_seconds;
 use crate::values::time::seconds_ceil;
 use crate::values::{Decision, Outcome, Quota, Shape, Terms, gcd};
 
-/// The quota that one policy advertises, and the computation of a decision's numbers.
+/// The quota that one policy advertises, with the method that computes a decision's numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Measure {
     /// Units that time restores.
     Restored(RestoredMeasure),
-    /// Units in flight. Nobody knows when they will be released, so no time is advertised.
+    /// Units in flight. We do not know when they will be released, so no time is advertised.
     InFlight { limit: u64 },
 }
 
-/// The terms of a quota, with all that can be computed in advance.
+/// A quota's terms, with all that can be computed in advance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RestoredMeasure {
     shape: Shape,
-    /// `limit` units per `period` nanoseconds, in lowest terms: a quota of a million per day then
-    /// computes in 64 bits.
+    /// `limit` units per `period` nanoseconds, in lowest terms, so that a quota such as a million per day computes in
+    /// 64 bits.
     limit: u64,
     period: u64,
-    /// One second, in units of 1/`limit` nanosecond, in which all times are counted, as in `algorithm::gcra`.
+    /// One second, in 1/`limit` nanoseconds, in which all times are counted, as in `algorithm::gcra`.
     second: u128,
     /// The time in which an empty bucket fills up.
     capacity: u128,
-    /// The reduction for the ticks of a store: a 2^32nd of the capacity. A memory table rounds its clock down to ticks
-    /// of at most half of that, so that a state may owe a tick too little. (Ticks of half a nanosecond, and ticks after
-    /// some live changes, may be longer: `t` may then be a second more than it has to be, and is never less.)
+    /// The reduction for a store's ticks: a 2^32nd of the capacity. A memory table rounds its clock down to ticks of at
+    /// most half that length, so that a state may owe a tick too little. (Half-nanosecond ticks, and ticks after some
+    /// live changes, may be longer. In these cases `t` may be a second more than it has to be, but is never less.)
     tick: u128,
     advertised: Advertised,
 }
 
-/// The numbers of `RateLimit-Policy`: `quota` units in each `window` seconds.
+/// The numbers in `RateLimit-Policy`: `quota` units in each `window` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Advertised {
     pub(super) quota: u64,
-    /// `None` if no time restores them, and for windows of the calendar: months differ in length, and so do days where
-    /// clocks are changed. The length of the present window would be true, but the field should be the same on all
-    /// responses (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
+    /// `None` if time does not restore the units, and for calendar windows, because months differ in length, and so do
+    /// days where clocks are changed. The present window's length would be true, but the field should be the same on
+    /// all responses (draft-ietf-httpapi-ratelimit-headers-11, section 3), and that window's end is in `t`.
     pub(super) window: Option<NonZeroU64>,
 }
 
-/// The numbers of `RateLimit`: at most `left` units within the next `within` seconds.
+/// The numbers in `RateLimit`: at most `left` units within the next `within` seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Level {
     pub(super) left: u64,
-    /// `None` if no wait helps, since the request costs more than ever fits; and if the time is not known.
+    /// `None` if no wait helps, because the request costs more than ever fits, and if the time is not known.
     pub(super) within: Option<NonZeroU64>,
 }
 
 const SECOND: u64 = 1_000_000_000;
 
 /// The longest window, in seconds, that is advertised only because it holds a whole number of units. Beyond an hour, it
-/// has nothing in common any more with the configured period, and a client sees less from it than from a rounded quota.
+/// is too far from the configured period, and a client learns less from it than from a rounded quota.
 const LONGEST_SEARCH: u64 = 3_600;
 
 impl Measure {
@@ -112,8 +112,8 @@ impl RestoredMeasure {
 
     /// Returns the numbers to advertise after `decision`.
     ///
-    /// left / within never exceeds quota / window: a client that spreads the remaining units evenly is never rejected.
-    /// (Except with fixed windows, of the calendar or not, which advertise their end; and if the advertised quota had
+    /// left / within never exceeds quota / window, so a client that spreads the remaining units evenly is never
+    /// rejected. (Exceptions are fixed and calendar windows, which advertise their end, and advertised quotas that had
     /// to be rounded down.)
     fn level(&self, decision: &Decision) -> Level {
         let (left, within) = match decision.outcome() {
@@ -123,21 +123,21 @@ impl RestoredMeasure {
                 (left, Some(self.within(decision, left).min(MAX_INTEGER)))
             }
         };
-        // Each of these is a second at least.
+        // Each case gives a second at least.
         Level { left, within: within.map(|within| NonZeroU64::new(within).unwrap_or(NonZeroU64::MIN)) }
     }
 
     /// Returns the seconds for which `left` units have to suffice.
     fn within(&self, decision: &Decision, left: u64) -> u64 {
         match (self.shape, left) {
-            // Nothing is used: no window has begun.
+            // Nothing is used, so no window has begun.
             (Shape::FixedWindow, _) if decision.reset_after().is_zero() => self.seconds_of(self.capacity),
             (Shape::FixedWindow | Shape::CalendarWindow, _) => seconds_ceil(decision.reset_after()),
             (Shape::Bucket | Shape::SlidingWindow, 0) => {
                 seconds_ceil(decision.next_after().unwrap_or_else(|| self.next_after(decision))).max(1)
             }
             (Shape::Bucket, _) => {
-                // The unused time, less one tick: a tick too much could round up to a whole second more. It
+                // The unused time minus one tick, because a tick too much could round up to a whole second more. It
                 // covers at least the time that the whole units left are worth.
                 let free = self.capacity.saturating_sub(self.units_of(decision.reset_after()) + self.tick);
                 self.seconds_of(free.max(self.price(left)))
@@ -146,7 +146,7 @@ impl RestoredMeasure {
         }
     }
 
-    /// Estimates the time until one unit is available from the decision alone; never too short.
+    /// Estimates the time until one unit is available from the decision alone. The estimate is never too short.
     fn next_after(&self, decision: &Decision) -> Duration {
         match self.shape {
             Shape::Bucket => {
@@ -154,7 +154,7 @@ impl RestoredMeasure {
                 let wait = self.units_of(decision.reset_after()).saturating_sub(needed);
                 Duration::from_secs(self.seconds_of(wait))
             }
-            // The decision has no better bound.
+            // The decision does not have a better bound.
             Shape::FixedWindow | Shape::CalendarWindow | Shape::SlidingWindow => decision.reset_after(),
         }
     }
@@ -164,7 +164,7 @@ impl RestoredMeasure {
         u128::from(units) * u128::from(self.period)
     }
 
-    /// At most 2^127 units, which is more than any bucket holds.
+    /// Converts a time, to at most 2^127, which is more than any bucket holds.
     fn units_of(&self, span: Duration) -> u128 {
         let nanos = span.as_nanos();
         match u64::try_from(nanos) {
@@ -174,8 +174,8 @@ impl RestoredMeasure {
         }
     }
 
-    /// Rounds `units` up to whole seconds. Uses the processor's 64-bit division if the numbers fit, since
-    /// the 128-bit one is a library call.
+    /// Rounds `units` up to whole seconds. Uses the processor's 64-bit division if the numbers fit, because the 128-bit
+    /// one is a library call.
     fn seconds_of(&self, units: u128) -> u64 {
         let seconds = match (u64::try_from(units), u64::try_from(self.second)) {
             (Ok(units), Ok(second)) => units.div_ceil(second).into(),
@@ -186,10 +186,10 @@ impl RestoredMeasure {
 }
 
 impl Advertised {
-    /// Finds the smallest window that holds the burst and a whole number of units, at exactly the bucket's
-    /// rate; failing that, the smallest that holds the burst, with the units in it rounded down.
+    /// Finds the smallest window that holds the burst and a whole number of units, at exactly the bucket's rate.
+    /// Failing that, takes the smallest that holds the burst, and rounds its units down.
     fn of_bucket(limit: u64, period: u64, burst: u64) -> Self {
-        // `units` per `step` seconds, in lowest terms: whole windows are multiples of `step`.
+        // `units` per `step` seconds, in lowest terms, so that whole windows are multiples of `step`.
         let per_second = u128::from(limit) * u128::from(SECOND);
         let common = u128::from(gcd(period, narrow(per_second % u128::from(period))));
         let units = per_second / common;
@@ -199,13 +199,13 @@ impl Advertised {
         let window = least.next_multiple_of(step);
         let window = if window <= u128::from(LONGEST_SEARCH).max(least) { window } else { least };
         let window = window.min(MAX_INTEGER.into());
-        // The window is the least one, in which less than the burst and a unit is restored, or an hour at most: so the
+        // The window is the least one, which restores less than the burst and a unit, or an hour at most, so the
         // product is below 2^113.
         let quota = (units * window / step).min(MAX_INTEGER.into());
         Self { quota: narrow(quota), window: NonZeroU64::new(narrow(window)) }
     }
 
-    /// Takes the fewest periods that make a whole number of seconds, or one period, rounded up.
+    /// Takes the fewest periods that make whole seconds, or one period, rounded up.
     fn of_window(limit: u64, period: u64) -> Self {
         let periods = SECOND / gcd(period, SECOND);
         // Below 2^92, as periods are below 2^62.

@@ -1,4 +1,4 @@
-//! Merges fields with those that an inner service or layer has set, so that no limit looks larger than it is.
+//! Merges our fields with fields that an inner service or layer has set, so that no limit looks larger than it is.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -6,25 +6,26 @@ use super::{RATELIMIT, RATELIMIT_POLICY, decimal};
 use crate::http::head::set_field;
 use crate::http::text::string_end;
 
-/// Whether a field with one number of remaining units is set and must stay: it has at most `left`, or cannot be read.
+/// Whether a field with one number of remaining units is set and must stay, because it has at most `left`, or cannot be
+/// read.
 pub(super) fn is_stricter(headers: &HeaderMap, name: &HeaderName, left: u64) -> bool {
     let mut lines = headers.get_all(name).iter();
     lines.any(|line| remaining_in(line.as_bytes()).is_none_or(|there| there <= left))
 }
 
-/// Parses an Integer, or the `remaining` of draft-07.
+/// Parses an Integer, or draft-07's `remaining`.
 fn remaining_in(value: &[u8]) -> Option<u64> {
     let mut members = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     let number = members.find_map(|member| member.strip_prefix(b"remaining="));
     decimal::parse(number.unwrap_or(value.trim_ascii()))
 }
 
-/// Merges draft-11's fields with those that are set. `state` is `None` if only the policies are advertised.
+/// Merges draft-11's fields with fields that are set. `state` is `None` if only the policies are advertised.
 ///
-/// Members of other names stay, and ours follow. Of two members of one name, the one with less left stays, in both
-/// fields: theirs if it cannot be read, and ours if only ours reports the remaining units. Fields in another syntax,
-/// such as draft-07, cannot share a list with ours: ours replace them if they can be read and advertise more than all
-/// of ours, and are left out otherwise.
+/// Members with other names stay, and ours follow. If two members have one name, the one with less left stays, in both
+/// fields. Theirs stays if it cannot be read, and ours if only ours reports the remaining units. Fields in another
+/// syntax, such as draft-07, cannot share a list with ours. If they can be read and advertise more than all ours, ours
+/// replace them. Otherwise, ours are left out.
 #[cold]
 pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state: Option<&HeaderValue>) {
     let ours = Lists {
@@ -44,14 +45,14 @@ pub(super) fn merge_draft11(headers: &mut HeaderMap, policy: &HeaderValue, state
     set_list(headers, RATELIMIT_POLICY, &merged.policies);
 }
 
-/// The members of `RateLimit` and of `RateLimit-Policy`.
+/// The members in `RateLimit` and `RateLimit-Policy`.
 struct Lists<'a> {
     states: Vec<MergedMember<'a>>,
     policies: Vec<MergedMember<'a>>,
 }
 
 impl<'a> Lists<'a> {
-    /// Adds the members of `ours`, each name once.
+    /// Adds the members from `ours`, each name once.
     fn merged_with(mut self, ours: Self) -> Self {
         let find = |members: &[MergedMember<'_>], name| members.iter().position(|member| member.name == name);
         // The names whose state is ours, and whose policy is ours, too.
@@ -74,7 +75,7 @@ impl<'a> Lists<'a> {
         self
     }
 
-    /// Whether the response has a `RateLimit` in another syntax that advertises more than all of these.
+    /// Whether the response has a `RateLimit` in another syntax that advertises more than all these.
     fn may_replace_another_syntax(&self, headers: &HeaderMap) -> bool {
         let least = self.states.iter().filter_map(MergedMember::left).min();
         headers.contains_key(RATELIMIT) && least.is_some_and(|least| !is_stricter(headers, &RATELIMIT, least))
@@ -83,13 +84,13 @@ impl<'a> Lists<'a> {
 
 fn set_list(headers: &mut HeaderMap, name: HeaderName, members: &[MergedMember<'_>]) {
     let members: Vec<_> = members.iter().map(|member| [member.name, member.parameters].concat()).collect();
-    // Each byte is one of a field value.
+    // Each byte is allowed in a field value.
     if let Ok(value) = HeaderValue::from_bytes(&members.join(b", ".as_slice())) {
         set_field(headers, name, value);
     }
 }
 
-/// A member of a list: a String, with parameters (RFC 9651, section 3.1).
+/// A list member: a String, with parameters (RFC 9651, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MergedMember<'a> {
     /// With its quotation marks.
@@ -98,7 +99,7 @@ struct MergedMember<'a> {
 }
 
 impl MergedMember<'_> {
-    /// The parameter `r`, if it can be read. Of several, the last one counts (RFC 9651, section 4.2.3.2).
+    /// The parameter `r`, if it can be read. If there are several, the last one counts (RFC 9651, section 4.2.3.2).
     fn left(&self) -> Option<u64> {
         let (mut left, mut rest) = (None, self.parameters);
         while let [b';', after @ ..] = rest {
@@ -112,7 +113,7 @@ impl MergedMember<'_> {
     }
 }
 
-/// Parses the members of a list; `None` if a member of it is not a String with parameters.
+/// Parses a list's members. `None` if a member is not a String with parameters.
 fn members(list: &[u8]) -> Option<Vec<MergedMember<'_>>> {
     let mut members = Vec::new();
     let mut rest = list;
@@ -135,8 +136,8 @@ fn members(list: &[u8]) -> Option<Vec<MergedMember<'_>>> {
     }
 }
 
-/// Returns the length of `text` up to the first `stop` that is in no String, or up to its end; `None` if a String does
-/// not end.
+/// Returns the length of `text` up to the first `stop` outside Strings, or up to its end. `None` if a String does not
+/// end.
 fn end_before(stop: u8, text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {
@@ -149,7 +150,7 @@ fn end_before(stop: u8, text: &[u8]) -> Option<usize> {
     }
 }
 
-/// Joins all lines of a field (RFC 9110, section 5.3).
+/// Joins all lines in a field (RFC 9110, section 5.3).
 fn lines(headers: &HeaderMap, name: &HeaderName) -> Vec<u8> {
     let lines: Vec<_> = headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
     lines.join(&b',')
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_there_stay_and_come_first() {
+    fn existing_members_stay_and_come_first() {
         let merged = |lines: &[&'static str], ours| after(lines, &[], ours, "\"a\";q=9;w=1")[0].clone();
         assert_eq!(merged(&[], "\"a\";r=1"), "\"a\";r=1");
         assert_eq!(merged(&["\"b\";r=0;t=5"], "\"a\";r=1"), "\"b\";r=0;t=5, \"a\";r=1");
@@ -193,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn of_one_name_the_tighter_member_stays_in_both_fields() {
+    fn the_tighter_member_stays_per_name() {
         let (theirs, ours) = (["\"a\";q=1;w=60"], "\"a\";q=9;w=60");
         assert_eq!(after(&["\"a\";r=3;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=3;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";r=4;t=7"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=7", "\"a\";q=1;w=60"]);
         assert_eq!(after(&["\"a\";t=7;r=5"], &theirs, "\"a\";r=4;t=8", ours), ["\"a\";r=4;t=8", "\"a\";q=9;w=60"]);
-        // Of several `r`, the last one counts; a comma within a String does not end a member.
+        // If there are several `r`, the last one counts. A comma within a String does not end a member.
         assert_eq!(after(&["\"a\";r=3;r=5"], &theirs, "\"a\";r=4", ours), ["\"a\";r=4", "\"a\";q=9;w=60"]);
         assert_eq!(after(&["\"a\";x=\";r=9;\";r=3"], &theirs, "\"a\";r=4", ours)[1], "\"a\";q=1;w=60");
         assert_eq!(after(&["\"a\""], &theirs, "\"a\";r=0", ours), ["\"a\"", "\"a\";q=1;w=60"]);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_number_yields_to_a_smaller_one_only() {
+    fn single_numbers_yield_to_smaller_ones() {
         let stays = |there: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for line in there {

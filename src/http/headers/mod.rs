@@ -9,12 +9,12 @@
 //! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
 //!
 //! The latest draft, draft-ietf-httpapi-ratelimit-headers-11, expired on 2026-11-24, and no successor was known on
-//! 2026-11-26: its syntax stays the default, and a successor would be a further constructor of [`RateLimitFields`].
+//! 2026-11-26, so its syntax stays the default. A successor would be a further constructor for [`RateLimitFields`].
 
 // From a decision to a field: `Writer` (writer.rs) selects the fields and the policies that they describe, `Measure`
 // (measure.rs) converts a decision to the numbers, `ResponseFields` (response_fields.rs) keeps them until the response
-// arrives, and the `write` of each syntax puts them in, merged with the values that are set already (merge.rs). The
-// fields of a rejection are all ours: they are copied instead (`PreparedFields`, prepared.rs).
+// arrives, and each syntax's `write` puts them in, merged with the values that are set already (merge.rs). A
+// rejection's fields are all ours, so they are copied instead (`PreparedFields`, prepared.rs).
 
 pub(crate) mod decimal;
 mod decision_fields;
@@ -53,18 +53,18 @@ pub use self::x_ratelimit::{
     LIMIT as X_RATELIMIT_LIMIT, REMAINING as X_RATELIMIT_REMAINING, RESET as X_RATELIMIT_RESET,
 };
 
-/// The field with the remaining units of each policy.
+/// The field with each policy's remaining units.
 pub const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// The field with the quota of each policy.
+/// The field with each policy's quota.
 pub const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The fields to list in `Access-Control-Expose-Headers`, since scripts in a browser can read only listed fields. The
-/// last four belong to gRPC-Web. A [name of your own](WaitFields::exact_wait_named) for the exact wait has to be added;
+/// The fields to list in `Access-Control-Expose-Headers`, because scripts in a browser can read only listed fields. The
+/// last four belong to gRPC-Web. If you use [your own name](WaitFields::exact_wait_named) for the exact wait, add it.
 /// `Server-Timing` needs `Timing-Allow-Origin` instead.
 ///
-/// The CORS layer goes *outside* of the rate limit, so that rejections have its fields, too (without them, a script
-/// sees only a network error), and so that it answers preflights before they are counted.
+/// Put the CORS layer *outside* the rate limit, so that rejections have its fields, too (without them, a script sees
+/// only a network error), and so that it answers preflights before they are counted.
 ///
 /// ```
 /// use tower::ServiceBuilder;

@@ -1,5 +1,4 @@
-//! `pk`: a keyed hash of the partition key, by which a client can distinguish its budgets, and which does not reveal
-//! the key.
+//! `pk`: a keyed hash of the partition key, by which a client can distinguish its budgets. It does not reveal the key.
 
 use std::sync::OnceLock;
 
@@ -32,13 +31,13 @@ impl Mark {
         for index in 0..base64::length(self.0.len()) {
             out.push(&[base64::character(base64::STANDARD, &self.0, index)]);
         }
-        // Eleven characters, and one of padding.
+        // Eleven characters, and one for padding.
         out.push(b"=:");
     }
 }
 
-/// Whether these fields let a shared cache store the response (RFC 9111, section 3), and so send the mark of one client
-/// to another. Responses without such fields do not count, though a cache may store them for their status alone:
+/// Whether these fields let a shared cache store the response (RFC 9111, section 3), and so send one client's mark to
+/// another. Responses without such fields do not count, though a cache may store them for their status alone, because
 /// otherwise nearly no response would have a mark.
 pub(super) fn is_publicly_cacheable(headers: &HeaderMap) -> bool {
     let lines = || headers.get_all(CACHE_CONTROL).iter().map(HeaderValue::as_bytes);
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_depend_on_the_key_and_the_secret() {
+    fn marks_depend_on_key_and_secret() {
         let mark = |secret: [u8; 16], key: &str| Mark::new(Secret::from_bytes(secret), &PartitionKey::from(key));
         assert_eq!(mark([7; 16], "alice"), mark([7; 16], "alice"));
         assert_ne!(mark([7; 16], "alice"), mark([7; 16], "bob"));

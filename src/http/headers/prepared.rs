@@ -1,4 +1,4 @@
-//! `PreparedFields`: the fields of a rejection in plain HTTP, put together once per layer.
+//! `PreparedFields`: the fields for a plain HTTP rejection, built once per layer.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use super::response_fields::{PolicyLevel, ResponseFields, ratelimit};
 use super::wait::{RETRY_AFTER_MS, WaitFields, millis, retry_after};
 use super::{RATELIMIT, RATELIMIT_POLICY};
 
-/// All fields of a rejection that advertises a wait and draft-11's fields, with the values that all of them share. A
-/// copy of the map takes half the instructions of six insertions, since each insertion hashes a name.
+/// All fields for rejections that advertise a wait and draft-11's fields, with the values that they share. Copying the
+/// map takes half the instructions of six insertions, because each insertion hashes a name.
 #[derive(Debug)]
 pub(crate) struct PreparedFields {
     fields: HeaderMap,
-    /// The source of each value, if it is not constant; in the order of the map, which its copies have as well.
+    /// The source of each value, if it is not constant, in the map's order, which its copies have as well.
     makers: Vec<Option<MakeValue>>,
 }
 
 type MakeValue = fn(&WaitFields, Duration, &[PolicyLevel]) -> HeaderValue;
 
 impl PreparedFields {
-    /// Prepares the fields, in the order in which they are set otherwise. `None` if two have the same name: the
-    /// operator chooses the name of the exact wait's field.
+    /// Prepares the fields, in the order in which they are set otherwise. `None` if two have the same name, because the
+    /// operator chooses the exact wait's field name.
     pub(crate) fn new(
         content_type: Option<HeaderValue>,
         wait: &WaitFields,
@@ -49,7 +49,7 @@ impl PreparedFields {
         Some(prepared)
     }
 
-    /// Sets all fields of a rejection; returns `false` if it has other fields of the quota than draft-11's.
+    /// Sets all fields for a rejection. Returns `false` if it has other quota fields than draft-11's.
     #[inline]
     pub(crate) fn fill(
         &self,

@@ -1,4 +1,4 @@
-//! `ResponseFields`: the fields of one response, computed at decision time and written when the response arrives.
+//! `ResponseFields`: one response's fields, computed at decision time and written when the response arrives.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::values::Decision;
 /// The values of draft-11's fields for one policy.
 pub(super) type PolicyLevel = (&'static Constants, Level);
 
-/// Fields computed at decision time, to be written when the response arrives. Three words, since each response future
-/// holds them.
+/// Fields computed at decision time, to be written when the response arrives. They take three words, because each
+/// response future holds them.
 #[derive(Debug)]
 pub(crate) enum ResponseFields {
-    /// Draft-11's alone, of one policy: its [`Level`], if its seconds have 32 bits.
+    /// Only draft-11's, for one policy: its [`Level`], if its seconds fit into 32 bits.
     One { constants: &'static Constants, left: u64, within: Option<NonZeroU32> },
-    /// Draft-11's alone, of several policies, or of one for centuries.
+    /// Only draft-11's, for several policies, or for one with a time in centuries.
     Several(Box<[PolicyLevel]>),
-    /// Fields that depend on the response, or on the time of the day.
+    /// Fields that depend on the response, or on the time of day.
     Deferred(Box<DeferredFields>),
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct DeferredFields {
 }
 
 impl ResponseFields {
-    /// The fields of draft-11 alone, of one policy.
+    /// Only draft-11's fields, for one policy.
     #[inline]
     pub(super) fn one(constants: &'static Constants, level: Level) -> Self {
         match level.within.map(NonZeroU32::try_from).transpose() {
@@ -52,7 +52,7 @@ impl ResponseFields {
         Self::Several(Box::new([(constants, level)]))
     }
 
-    /// Adds the fields to a response of this status, unless the status excludes them.
+    /// Adds the fields to a response with this status, unless the status excludes them.
     #[inline]
     pub(crate) fn write(self, status: StatusCode, headers: &mut HeaderMap) {
         match self {
@@ -74,7 +74,7 @@ impl ResponseFields {
     }
 }
 
-/// Apart, so that the code for one policy has no loop.
+/// A separate function, so that the code for one policy does not have a loop.
 #[cold]
 #[inline(never)]
 fn pass_on_several<R>(levels: &[PolicyLevel], pass_on: impl FnOnce(&[PolicyLevel]) -> R) -> R {
@@ -98,7 +98,7 @@ pub(super) fn ratelimit(levels: &[PolicyLevel]) -> HeaderValue {
     value_of(&out)
 }
 
-/// Adds draft-11's fields to a response of this status. `policies` is the value of `RateLimit-Policy`, and
+/// Adds draft-11's fields to a response with this status. `policies` is the value of `RateLimit-Policy`, and
 /// `is_exhausted` returns whether a policy has nothing left.
 #[inline]
 pub(super) fn write_draft11(

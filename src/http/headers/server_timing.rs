@@ -11,7 +11,7 @@ const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Appends `Server-Timing: ratelimit;dur=1234.567` (W3C Server Timing; milliseconds).
 pub(crate) fn append_server_timing(headers: &mut HeaderMap, waited: Duration) {
-    // If the map is full, the field is left out: that is no reason to fail a response.
+    // If the map is full, the field is left out, because that is not a reason to fail a response.
     append_field(headers, SERVER_TIMING, value(waited));
 }
 
@@ -30,8 +30,9 @@ fn value(waited: Duration) -> HeaderValue {
 mod tests {
     use super::*;
 
+    /// They are in milliseconds.
     #[test]
-    fn waits_are_written_in_milliseconds_to_the_microsecond() {
+    fn waits_are_written_to_the_microsecond() {
         for (waited, expected) in [
             (Duration::from_nanos(1), "ratelimit;dur=0.001"),
             (Duration::from_nanos(1_001), "ratelimit;dur=0.002"),

@@ -10,7 +10,7 @@ use super::decimal::{self, Scratch, value_of};
 use crate::http::head::{append_field, set_field};
 use crate::values::time::seconds_ceil;
 
-/// The field with the exact wait, in decimal seconds to the microsecond, rounded up. After the field of M. Perham, "The
+/// The field with the exact wait, in decimal seconds to the microsecond, rounded up. After the field in M. Perham, "The
 /// Leaky Bucket rate limiter", 2020.
 pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limited-for");
 
@@ -18,7 +18,7 @@ pub const X_RATE_LIMITED_FOR: HeaderName = HeaderName::from_static("x-rate-limit
 pub(super) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 
 /// The longest wait that is advertised, in milliseconds: 2^31 − 1. Clients keep the wait in a signed 32-bit timer, and
-/// several retry at once if it is longer.
+/// several clients retry at once if it is longer.
 const MAX_RETRY_AFTER_MS: u64 = 2_147_483_647;
 
 /// The longest wait that is advertised, in whole seconds.
@@ -27,13 +27,13 @@ const MAX_RETRY_AFTER: u64 = MAX_RETRY_AFTER_MS / 1_000;
 /// The longest wait after which an advised client may come back, even if the limit says more.
 pub(crate) const LONGEST_ADVERTISED: Duration = Duration::from_secs(MAX_RETRY_AFTER);
 
-/// Selects the fields of a rejection that advertise the wait. `Retry-After` is always sent; by default,
-/// so is `X-Rate-Limited-For`, the same wait to the microsecond.
+/// Selects the fields that advertise a rejection's wait. `Retry-After` is always sent. By default, so is
+/// `X-Rate-Limited-For`, the same wait to the microsecond.
 ///
-/// Rejections that no wait helps do not have these fields; rejections by a limiter that failed, or by an
-/// [overloaded](crate::Overload) server, have `Retry-After` alone, since the wait is a guess or an estimate. A wait of
-/// more than 2,147,483 seconds (24.8 days) is advertised as 2,147,483 seconds: many clients cannot wait longer, and
-/// retry at once.
+/// Rejections that no wait helps do not have these fields. Rejections by a limiter that failed, or by an
+/// [overloaded](crate::Overload) server, have only `Retry-After`, because the wait is a guess or an estimate. A wait
+/// longer than 2,147,483 seconds (24.8 days) is advertised as 2,147,483 seconds, because many clients cannot wait
+/// longer, and retry at once.
 ///
 /// ```
 /// use http::HeaderName;
@@ -62,8 +62,8 @@ impl WaitFields {
         Self { exact: Some(name), ..self }
     }
 
-    /// Sends the exact wait with three decimals instead of six, still rounded up: a Decimal of a
-    /// structured field (RFC 9651, section 3.3.2).
+    /// Sends the exact wait with three decimals instead of six, still rounded up, as a structured field Decimal (RFC
+    /// 9651, section 3.3.2).
     pub fn exact_wait_in_millis(self) -> Self {
         Self { decimals: 3, ..self }
     }
@@ -73,13 +73,13 @@ impl WaitFields {
         Self { exact: None, ..self }
     }
 
-    /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. Not standardised; the clients of
-    /// several AI services prefer it to `Retry-After`.
+    /// Adds `retry-after-ms`, the wait in whole milliseconds, rounded up. Not standardised, but several AI services'
+    /// clients prefer it to `Retry-After`.
     pub fn retry_after_ms(self) -> Self {
         Self { millis: true, ..self }
     }
 
-    /// Sets the fields of a rejection after which the client has to wait for exactly `wait`. Calls `now` only if a
+    /// Sets the fields for a rejection after which the client has to wait for exactly `wait`. Calls `now` only if a
     /// `Retry-After` with a date is set already.
     pub(crate) fn write(&self, headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
         merge_retry_after(headers, wait, now);
@@ -117,19 +117,19 @@ pub(super) fn millis(wait: Duration) -> HeaderValue {
     decimal::value(u64::try_from(millis).unwrap_or(MAX_RETRY_AFTER_MS).clamp(1, MAX_RETRY_AFTER_MS))
 }
 
-/// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and the value that is set
-/// already, be it seconds or a date in any of the three forms. Any other value is replaced.
+/// Sets `Retry-After` (RFC 9110, section 10.2.3) to one integer that covers `wait` and the value that is set already,
+/// in seconds or as a date in any of the three forms. Any other value is replaced.
 ///
-/// The field is not a list: a second line would make most clients ignore both.
+/// The field is not a list, so a second line would make most clients ignore both.
 pub(crate) fn merge_retry_after(headers: &mut HeaderMap, wait: Duration, now: impl FnOnce() -> SystemTime) {
-    // One look-up: nearly always nothing is set yet. If the map is full, the field is left out: that is no reason to
-    // fail a response.
+    // This takes one lookup, because nearly always nothing is set yet. If the map is full, the field is left out,
+    // because that is not a reason to fail a response.
     if append_field(headers, RETRY_AFTER, retry_after(wait)) {
         unite_retry_after(headers, now);
     }
 }
 
-/// Replaces all lines of `Retry-After` by the longest wait of any.
+/// Replaces all `Retry-After` lines with the longest wait among them.
 #[cold]
 fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) {
     let now = LazyCell::new(now);
@@ -137,7 +137,7 @@ fn unite_retry_after(headers: &mut HeaderMap, now: impl FnOnce() -> SystemTime) 
     set_field(headers, RETRY_AFTER, decimal::value(seconds.unwrap_or(1).clamp(1, MAX_RETRY_AFTER)));
 }
 
-/// Reads a `Retry-After`: whole seconds, or those until a date, rounded up.
+/// Reads a `Retry-After` as whole seconds, or as the seconds until a date, rounded up.
 pub fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Option<u64> {
     if let Some(seconds) = decimal::parse(value.as_bytes().trim_ascii()) {
         return Some(seconds);
@@ -145,7 +145,7 @@ pub fn seconds_in(value: &HeaderValue, now: impl FnOnce() -> SystemTime) -> Opti
     Some(seconds_ceil(date(value)?.duration_since(now()).unwrap_or(Duration::ZERO)))
 }
 
-/// Reads a date, in any of the three forms of RFC 9110.
+/// Reads a date, in any of the three forms in RFC 9110.
 pub fn date(value: &HeaderValue) -> Option<SystemTime> {
     httpdate::parse_http_date(value.to_str().ok()?).ok()
 }
@@ -153,7 +153,7 @@ pub fn date(value: &HeaderValue) -> Option<SystemTime> {
 /// Writes the exact wait in decimal seconds, with three decimals or six. They are rounded up and above zero, so that
 /// waiting exactly that long is enough, and never more than `Retry-After`.
 fn exact(wait: Duration, decimals: u32) -> HeaderValue {
-    // The nanoseconds of the last decimal.
+    // The nanoseconds in the last decimal.
     let grain = if decimals == 3 { 1_000_000 } else { 1_000 };
     let mut seconds = wait.as_secs();
     let mut grains = wait.subsec_nanos().div_ceil(grain);
@@ -214,8 +214,9 @@ mod tests {
         lines.join("|")
     }
 
+    /// It covers the value that was set before.
     #[test]
-    fn there_is_one_retry_after_and_it_covers_the_one_that_was_set() {
+    fn there_is_one_retry_after() {
         assert_eq!(after(&[]), "5");
         assert_eq!(after(&["3"]), "5");
         assert_eq!(after(&["60"]), "60");
@@ -230,18 +231,18 @@ mod tests {
     }
 
     #[test]
-    fn dates_of_all_three_forms_count() {
+    fn all_date_forms_count() {
         assert_eq!(after(&["Mon, 05 Aug 2019 09:28:00 GMT"]), "60");
         assert_eq!(after(&["Monday, 05-Aug-19 09:28:00 GMT"]), "60");
         assert_eq!(after(&["Mon Aug  5 09:28:00 2019"]), "60");
-        // In the past, or sooner than ours.
+        // These dates are in the past, or sooner than ours.
         assert_eq!(after(&["Mon, 05 Aug 2019 09:26:00 GMT"]), "5");
         assert_eq!(after(&["Mon, 05 Aug 2019 09:27:04 GMT"]), "5");
         assert_eq!(after(&["Fri, 05 Aug 2033 09:27:04 GMT"]), "2147483");
     }
 
     #[test]
-    fn parts_of_a_second_until_a_date_are_rounded_up() {
+    fn fractional_seconds_are_rounded_up() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("Thu, 01 Jan 1970 00:01:00 GMT"));
         merge_retry_after(&mut headers, Duration::ZERO, || UNIX_EPOCH + Duration::from_millis(500));
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_is_read_only_for_a_date() {
+    fn only_dates_read_the_clock() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, HeaderValue::from_static("7"));
         merge_retry_after(&mut headers, Duration::ZERO, || unreachable!("no date is set"));
@@ -279,7 +280,7 @@ mod tests {
 
         /// 0 < X-Rate-Limited-For ≤ Retry-After < X-Rate-Limited-For + 1, and both are at least the wait.
         #[test]
-        fn the_exact_wait_and_the_rounded_one_agree(wait in prop_oneof![
+        fn exact_and_rounded_waits_agree(wait in prop_oneof![
             1..3 * SECOND,
             1..MAX_RETRY_AFTER * SECOND,
         ]) {

@@ -1,4 +1,4 @@
-//! `Writer`: which fields a response gets, and which policies they describe, from the decisions on its request.
+//! `Writer`: chooses a response's fields, and the policies that they describe, from the decisions on its request.
 
 use std::cmp::{Ordering, Reverse};
 use std::num::NonZeroU64;
@@ -22,10 +22,10 @@ use crate::util::keyed_hash::Secret;
 use crate::values::time::seconds_ceil;
 use crate::values::{Decision, PartitionKey, Quota, Terms};
 
-/// Writes the fields that advertise the remaining quota. Built once per layer, with all that is the same on every
-/// response.
+/// Writes the fields that advertise the remaining quota. Built once per layer, with all values that are the same on
+/// every response.
 ///
-/// On the common path, draft-11 with one policy, it costs one allocation: the value of `RateLimit`, when the response
+/// On the fast path, draft-11 with one policy, it costs one allocation, for the value of `RateLimit`, when the response
 /// arrives.
 #[derive(Debug)]
 pub(crate) struct Writer {
@@ -33,41 +33,41 @@ pub(crate) struct Writer {
     x_ratelimit: Option<ResetForm>,
     advertise: Advertise,
     secret: Option<Secret>,
-    /// In the layer's order; `None` for policies that are not advertised.
+    /// In the layer's order. `None` for policies that are not advertised.
     policies: Box<[Option<PolicyFields>]>,
     plan: Plan,
     /// Draft-11's `RateLimit-Policy`, with all advertised policies.
     draft11_policies: HeaderValue,
 }
 
-/// The most bytes of draft-11's two fields together. With a rejection's other fields, they stay below the 8 KiB that
-/// gRPC clients accept, and leave a quarter of the 4 KiB that nginx reads of a head by default to the app.
+/// The most bytes in draft-11's two fields together. With a rejection's other fields, they stay below the 8 KiB that
+/// gRPC clients accept, and leave the app a quarter of the 4 KiB that nginx reads from a head by default.
 const MOST_BYTES: usize = 3 * 1_024;
 
-/// The most bytes of a member of draft-11's `RateLimit` behind its name, and of the commas in both fields.
+/// The most bytes behind the name in a member of draft-11's `RateLimit`, with the commas in both fields.
 const LONGEST_STATE: usize = b", , ;r=;t=;pk=:".len() + b":".len() + 15 + 15 + 12;
 
-/// How much of the fields is known when a request is decided on.
+/// How much we know about the fields when a request is decided on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Plan {
-    /// All but the levels: every response gets draft-11's fields, of one policy, and the quota of its key sets all
+    /// All but the levels, because every response gets draft-11's fields, for one policy, and its key's quota sets all
     /// texts.
     One,
-    /// All but the levels: every response gets draft-11's fields, with the same list of several policies.
+    /// All but the levels, because every response gets draft-11's fields, with the same list of several policies.
     Several,
-    /// All but the levels, on those responses that get draft-11's fields and list all policies.
+    /// All but the levels, on responses that get draft-11's fields and list all policies.
     Sometimes,
-    /// They are made when the response arrives: they depend on it, or on the time of the day.
+    /// They are made when the response arrives, because they depend on it, or on the time of day.
     Deferred,
 }
 
-/// A policy of a layer, as its fields describe it.
+/// A layer's policy, as its fields describe it.
 pub(crate) struct Described<'a> {
     pub(crate) name: &'a str,
     /// `None` if it is not advertised.
     pub(crate) terms: Option<Terms>,
     pub(crate) unit: QuotaUnit,
-    /// Whether it applies to some requests only, so that other responses do not list it.
+    /// Whether it applies only to some requests, so that other responses do not list it.
     pub(crate) is_conditional: bool,
 }
 
@@ -78,9 +78,9 @@ struct PolicyFields {
     unit: QuotaUnit,
     is_conditional: bool,
     measure: Measure,
-    /// The constants of keys with quotas of their own.
+    /// The constants for keys with their own quotas.
     plans: Plans,
-    /// The start of a member of draft-11's `RateLimit`.
+    /// The start of its member in draft-11's `RateLimit`.
     prefix: Box<[u8]>,
     /// The constant part of draft-11's fields, if it is interned.
     constants: Option<&'static Constants>,
@@ -97,7 +97,7 @@ pub(crate) struct Reading<D> {
     /// The policy's index in the layer.
     pub(crate) policy: usize,
     pub(crate) decision: D,
-    /// The quota of the key, if it has one of its own.
+    /// The key's own quota, if it has one.
     pub(crate) quota: Option<Quota>,
     /// Made by [`Writer::mark`].
     pub(crate) mark: Option<Mark>,
@@ -109,7 +109,7 @@ impl<D> Reading<D> {
     }
 }
 
-/// The reading of an advertised policy, with the numbers to advertise.
+/// An advertised policy's reading, with the numbers to advertise.
 struct Measured<'a> {
     policy_fields: &'a PolicyFields,
     measure: Measure,
@@ -120,7 +120,7 @@ struct Measured<'a> {
 }
 
 impl Writer {
-    /// Makes a writer for a layer's policies, in its order; `None` if no response gets a field.
+    /// Makes a writer for a layer's policies, in its order. `None` if no response gets a field.
     ///
     /// # Panics
     ///
@@ -137,7 +137,7 @@ impl Writer {
             let mut member = Scratch::new();
             draft11::push_policy(&mut member, &quoted, measure.advertised(), unit);
             if generation == Generation::Draft11 {
-                // Once one is left out, so are all behind it, however short.
+                // Once one is left out, so are all behind it, even short ones.
                 room = room.and_then(|room| room.checked_sub(member.len() + quoted.len() + LONGEST_STATE));
                 room?;
             }
@@ -155,7 +155,7 @@ impl Writer {
             Partition::Keyed(secret) => Some(secret),
         };
         let has_fields = generation != Generation::None || x_ratelimit.is_some();
-        // An empty list is sent as no field (RFC 9651, section 3.1).
+        // For an empty list, the field is not sent (RFC 9651, section 3.1).
         if !has_fields || advertise == Advertise::Never || all.is_empty() {
             return None;
         }
@@ -183,7 +183,7 @@ impl Writer {
         self.secret.map(|secret| Mark::new(secret, key))
     }
 
-    /// Returns the fields of a response after one policy's decision, if any. The common case.
+    /// Returns a response's fields after one policy's decision, if any. This is the fast path.
     #[inline]
     pub(crate) fn fields_of_one(self: &Arc<Self>, reading: PolicyReading<'_>) -> Option<ResponseFields> {
         if !matches!(self.plan, Plan::One | Plan::Several) {
@@ -197,7 +197,7 @@ impl Writer {
         Some(ResponseFields::one(policy_fields.constants?, level))
     }
 
-    /// Returns the fields of a response about a key with a quota of its own.
+    /// Returns a response's fields for a key with its own quota.
     fn fields_of_plan(
         self: &Arc<Self>,
         policy_fields: &PolicyFields,
@@ -209,7 +209,7 @@ impl Writer {
         Some(ResponseFields::one(constants, measure.level(reading.decision)))
     }
 
-    /// Returns the fields of a response after these decisions, if any.
+    /// Returns a response's fields after these decisions, if any.
     pub(crate) fn fields<'a>(
         self: &'a Arc<Self>,
         readings: impl Iterator<Item = PolicyReading<'a>> + Clone,
@@ -226,7 +226,7 @@ impl Writer {
         let levels = self
             .measured(readings)
             .filter_map(|Measured { policy_fields, level, .. }| Some((policy_fields.constants?, level)));
-        // Collected on the stack, so that the box is allocated once.
+        // Collect on the stack, so that the box is allocated once.
         let levels: SmallVec<[_; 4]> = levels.collect();
         match *levels {
             [] => None,
@@ -240,7 +240,7 @@ impl Writer {
         ResponseFields::Deferred(Box::new(DeferredFields::new(Arc::clone(self), readings)))
     }
 
-    /// Adds the fields to a response of this status, unless the status excludes them. Calls `now` only for a reset in
+    /// Adds the fields to a response with this status, unless the status excludes them. Calls `now` only for a reset in
     /// seconds since 1970.
     pub(super) fn write<'a>(
         &'a self,
@@ -276,8 +276,8 @@ impl Writer {
         }
     }
 
-    /// Returns the value of draft-11's `RateLimit-Policy`, with the quotas of these keys; `None` if no policy is
-    /// advertised. A policy that applies to some requests only is listed if it has decided on this one.
+    /// Returns the value of draft-11's `RateLimit-Policy`, with these keys' quotas. `None` if no policy is advertised.
+    /// A policy that applies only to some requests is listed if it has decided on this one.
     fn policies_of<'a>(&self, readings: &(impl Iterator<Item = PolicyReading<'a>> + Clone)) -> Option<HeaderValue> {
         if readings.clone().all(|reading| reading.quota.is_none()) && self.lists_all(readings) {
             return Some(self.draft11_policies.clone());
@@ -302,7 +302,7 @@ impl Writer {
         (0..).zip(&self.policies).all(|(index, policy_fields)| !conditional(policy_fields) || has_decided(index))
     }
 
-    /// Makes the value of draft-11's `RateLimit`; `None` if no policy among these is advertised.
+    /// Makes the value of draft-11's `RateLimit`. `None` if no policy among these is advertised.
     pub(super) fn ratelimit<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<HeaderValue> {
         let mut out = Scratch::new();
         for Measured { policy_fields, level, mark, .. } in self.measured(readings) {
@@ -336,9 +336,9 @@ impl Writer {
         })
     }
 
-    /// Returns the policy that is closest to exhaustion: of those that reject, the one with the longest wait; otherwise
-    /// the policy with the smallest share of a fresh key's burst left. Of equals, the first. Only those that draft-07
-    /// and `X-RateLimit-*` can describe: they have a reset.
+    /// Returns the policy that is closest to exhaustion: the rejecting policy with the longest wait, or, if no policy
+    /// rejects, the one with the smallest share of a fresh key's burst left. Ties: the first policy. Considers only
+    /// policies with a reset, because draft-07 and `X-RateLimit-*` cannot describe others.
     fn closest<'a>(&'a self, readings: impl Iterator<Item = PolicyReading<'a>>) -> Option<Measured<'a>> {
         let has_reset = |measured: &Measured<'_>| matches!(measured.measure, Measure::Restored(_));
         let closer =
@@ -348,13 +348,13 @@ impl Writer {
 }
 
 impl PolicyFields {
-    /// Returns how the numbers of a key with this quota are computed.
+    /// Returns the measure that computes the numbers for a key with this quota.
     fn measure_under(&self, quota: Option<Quota>) -> Measure {
         quota.map_or(self.measure, |quota| Measure::new(&self.terms.under(quota)))
     }
 
-    /// Returns the measure and the constants of the keys with this quota, of the only policy of a layer; `None` if the
-    /// constants of too many others are kept.
+    /// Returns the measure and the constants for keys with this quota, if the layer has only this policy. `None` if too
+    /// many other quotas' constants are kept.
     #[inline]
     fn plan(&self, quota: Quota) -> Option<(&Measure, &'static Constants)> {
         let constants = |measure: &Measure| {
@@ -372,7 +372,7 @@ impl PolicyFields {
 }
 
 impl Measured<'_> {
-    /// A key to sort by: rejections come first, those with the longest wait before others.
+    /// A sort key: rejections come first, and among them the longest wait.
     fn rejection(&self) -> Reverse<Option<Duration>> {
         let wait = self.decision.retry_after().unwrap_or(Duration::MAX);
         Reverse((!self.decision.is_allowed()).then_some(wait))
@@ -384,7 +384,7 @@ impl Measured<'_> {
         cross(self.level.left, other.decision.limit()).cmp(&cross(other.level.left, self.decision.limit()))
     }
 
-    /// The numbers of draft-07's fields. If no wait helps, the reset is the whole quota's.
+    /// The numbers in draft-07's fields. If no wait helps, the reset is the whole quota's.
     fn standing<'a>(&self, policy: Option<&'a HeaderValue>) -> PolicyStanding<'a> {
         let Level { left, within } = self.level;
         let reset = within.map_or_else(|| seconds_ceil(self.decision.reset_after()).max(1), NonZeroU64::get);

@@ -11,17 +11,17 @@ use crate::http::head::set_field;
 use crate::values::Decision;
 use crate::values::time::seconds_ceil;
 
-/// The field with the limit of the policy that is the closest to its end, as many APIs have it.
+/// The field with the limit of the policy that is closest to exhaustion, as many APIs have it.
 pub const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-/// The field with the remaining units of the same policy.
+/// The field with that policy's remaining units.
 pub const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-/// The field with the time at which the quota of the same policy is whole again, or the seconds until then.
+/// The field with the time at which that policy's quota is whole again, or the seconds until then.
 pub const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
 /// Clients take greater numbers for seconds since 1970.
 const MAX_DELTA: Duration = Duration::from_secs(1_000_000_000);
 
-/// Sets the fields of one policy, unless stricter ones are set already. Calls `now` only for seconds since 1970.
+/// Sets one policy's fields, unless stricter ones are set already. Calls `now` only for seconds since 1970.
 pub(super) fn write(
     headers: &mut HeaderMap,
     form: ResetForm,
@@ -38,7 +38,7 @@ pub(super) fn write(
     set_field(headers, RESET, decimal::value(reset));
 }
 
-/// Returns `X-RateLimit-Reset` of a key that has its full quota again after `span`, in whole seconds, rounded up.
+/// Returns `X-RateLimit-Reset` for a key that has its full quota again after `span`, in whole seconds, rounded up.
 fn reset_seconds(form: ResetForm, span: Duration, now: impl FnOnce() -> SystemTime) -> u64 {
     let delta = span.min(MAX_DELTA);
     match form {
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_is_rounded_up_and_stays_a_delta() {
+    fn resets_are_rounded_up_deltas() {
         let now = || UNIX_EPOCH + Duration::from_millis(1_790_000_000_250);
         let cases = [
             (Duration::ZERO, 0, 1_790_000_001),

@@ -12,14 +12,14 @@ use crate::values::PartitionKey;
 
 /// Keys by a typed request extension that an outer layer has inserted: usually the authenticated user.
 ///
-/// A request without the extension has no key: it is rejected with 400, unless
-/// [`Policy::on_missing_key`](crate::Policy::on_missing_key) is set. So the layer that inserts it goes outside of the
-/// rate limit; further inside, it inserts too late, and no request has a key. `T` is the very type that it inserts: an
+/// A request without the extension does not have a key, so it is rejected with 400, unless
+/// [`Policy::on_missing_key`](crate::Policy::on_missing_key) is set. So put the layer that inserts it outside the rate
+/// limit. Further inside, it inserts too late, and no request has a key. `T` is the very type that it inserts: an
 /// `Account` is not found where an `Arc<Account>` was inserted.
 ///
-/// If the first request to a policy lacks the extension, that is logged, with its type, and once more if all of the
-/// first 100 requests do: see [misconfigured](crate::guide::misconfigured#no-request-had-a-key). Each request without
-/// it is logged at `debug`. No response has the type.
+/// If the first request to a policy lacks the extension, that is logged, with its type, and once more if all the first
+/// 100 requests do: see [misconfigured](crate::guide::misconfigured#no-request-had-a-key). Each request without it is
+/// logged at `debug`. No response has the type.
 ///
 /// ```
 /// use tower_sluice::key::ExtensionKey;
@@ -33,8 +33,8 @@ use crate::values::PartitionKey;
 /// let key = ExtensionKey::new(|account: &Account| account.id);
 /// ```
 ///
-/// Key on the permanent identity of the account (its number), not on the text that the client typed: spellings that log
-/// in to the same account must share a budget.
+/// Key on the account's permanent identity (its number), not on the text that the client typed, because spellings that
+/// log in to the same account must share a budget.
 ///
 /// `F` defaults to a function pointer, with which the type can be written down, for a field or a constant:
 ///
@@ -46,7 +46,7 @@ use crate::values::PartitionKey;
 #[doc(alias("user", "claims", "jwt"))]
 pub struct ExtensionKey<T, F = fn(&T) -> PartitionKey> {
     read: F,
-    /// A `T` is read, and not owned: the key is `Send` and `Sync` for every `T`.
+    /// A `T` is read, and not owned, so the key is `Send` and `Sync` for every `T`.
     extension: PhantomData<fn(&T)>,
 }
 
@@ -75,8 +75,8 @@ where
         }
     }
 
-    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key of a type of
-    /// your own.
+    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key with your own
+    /// type.
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         Content::of_type::<K>().read(text)
     }
@@ -92,23 +92,23 @@ fn missing(extension: &'static str) -> KeyError {
     KeyError::missing_extension(extension)
 }
 
-/// By hand, since a derived one would ask for `T: Clone`, though no `T` is in it.
+/// By hand, because a derived `Clone` would require `T: Clone`, though it does not contain a `T`.
 impl<T, F: Clone> Clone for ExtensionKey<T, F> {
     fn clone(&self) -> Self {
         Self { read: self.read.clone(), extension: PhantomData }
     }
 }
 
-/// By hand, since closures have no `Debug`, and a derived one would ask for `T: Debug`.
+/// By hand, because closures do not have `Debug`, and a derived one would require `T: Debug`.
 impl<T, F> fmt::Debug for ExtensionKey<T, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ExtensionKey<{}>", type_name::<T>())
     }
 }
 
-/// The authenticated user, for services without a type of their own for it. Insert it into the
-/// request's extensions in the layer that authenticates, which goes outside of the rate limit. A request without it has
-/// no key, as with any [`ExtensionKey`].
+/// The authenticated user, for services that do not have their own type for it. Insert it into the request's extensions
+/// in the layer that authenticates, which goes outside the rate limit. A request without it does not have a key, as
+/// with any [`ExtensionKey`].
 ///
 /// ```
 /// use tower_sluice::key::User;
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_clone_makes_the_same_keys() {
-        // Also if the extension is not `Clone`.
+        // This works even if the extension is not `Clone`.
         let _ = ExtensionKey::new(|_: &Mutex<()>| 0_u64).clone();
 
         let mut request = Request::new(());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_extension_does_not_name_its_type() {
+    fn missing_extensions_hide_their_type() {
         let missing = ExtensionKey::new(|account: &Account| account.id)
             .extract(&RequestHead::from(&Request::new(())))
             .unwrap_err();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_names_the_type_of_the_extension() {
+    fn debug_names_the_extensions_type() {
         let key = ExtensionKey::new(|account: &Account| account.id);
         assert!(format!("{key:?}").ends_with("Account>"), "{key:?}");
     }

@@ -1,4 +1,4 @@
-//! Parses the elements of forwarding headers: the addresses, or names, of clients. Pure functions on bytes.
+//! Parses forwarding header elements into client addresses or names. Pure functions on bytes.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::list::MAX_BYTES;
 use crate::http::text::string_end;
 
-/// The client in an element of a list, or in a header of one value.
+/// The client in a list element, or in a header with one value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ForwardedNode<'a> {
     Address(IpAddr),
-    /// `obfnode` of RFC 7239 §6.3: a name that a proxy gave, with its underscore.
+    /// `obfnode` (RFC 7239 §6.3): a name that a proxy gave, with its underscore.
     Obfuscated(Cow<'a, [u8]>),
 }
 
@@ -23,11 +23,11 @@ impl ForwardedNode<'_> {
     }
 }
 
-/// The most parameters of an element of `Forwarded`. RFC 7239 registers four.
+/// The most parameters in a `Forwarded` element. RFC 7239 registers four.
 const MAX_PARAMETERS: usize = 16;
 
-/// Parses the address in an element of `X-Forwarded-For`, or in a header of one value: `IPv4`,
-/// `IPv4:port`, `IPv6`, `[IPv6]` or `[IPv6]:port`, also in quotation marks.
+/// Parses the address in an `X-Forwarded-For` element, or in a header with one value: `IPv4`, `IPv4:port`, `IPv6`,
+/// `[IPv6]` or `[IPv6]:port`, also in quotation marks.
 pub(super) fn address(element: &[u8]) -> Option<IpAddr> {
     let text = utf8(element)?;
     let bare = match text.strip_prefix('"') {
@@ -43,9 +43,9 @@ pub(super) fn viewer_address(value: &[u8]) -> Option<IpAddr> {
     if is_port(port) { ip(host).and_then(usable) } else { None }
 }
 
-/// Parses the `for` parameter of an element of `Forwarded` (RFC 7239 §4).
+/// Parses the `for` parameter in a `Forwarded` element (RFC 7239 §4).
 ///
-/// `None` if there is no such parameter, if the client is `unknown`, or if a part of the element breaks the grammar.
+/// `None` if there is no such parameter, if the client is `unknown`, or if any part breaks the grammar.
 pub(super) fn forwarded_for(element: &[u8], lenient: bool) -> Option<ForwardedNode<'_>> {
     let mut names: [&[u8]; MAX_PARAMETERS] = [b""; MAX_PARAMETERS];
     let mut count = 0;
@@ -92,13 +92,13 @@ fn parameter(input: &[u8], lenient: bool) -> Option<(&[u8], &[u8], &[u8])> {
     Some((name, value, rest))
 }
 
-/// Splits off the longest start of `input` whose bytes all belong; `None` if it is empty.
+/// Splits off the longest start of `input` whose bytes all belong. `None` if it is empty.
 fn run(input: &[u8], belongs: impl Fn(u8) -> bool) -> Option<(&[u8], &[u8])> {
     let end = input.iter().position(|&byte| !belongs(byte)).unwrap_or(input.len());
     if end == 0 { None } else { Some(input.split_at(end)) }
 }
 
-/// A character of a token (RFC 9110 §5.6.2).
+/// Whether a character may be in a token (RFC 9110 §5.6.2).
 fn is_tchar(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
@@ -112,7 +112,7 @@ fn unescaped(value: &[u8]) -> Cow<'_, [u8]> {
     std::iter::from_fn(unescape).collect()
 }
 
-/// Parses `node` of RFC 7239 §6; if lenient, also IPv6 without brackets.
+/// Parses `node` (RFC 7239 §6). If lenient, also accepts IPv6 without brackets.
 fn node(value: Cow<'_, [u8]>, lenient: bool) -> Option<ForwardedNode<'_>> {
     let is_any_port = |port: &str| is_port(port) || is_obfuscated(port);
     let text = utf8(&value)?;
@@ -142,14 +142,14 @@ fn host_with_port(text: &str, accepts: impl Fn(&str) -> bool) -> Option<IpAddr> 
     if rest.is_empty() || rest.strip_prefix(':').is_some_and(accepts) { Some(host) } else { None }
 }
 
-/// A port from 1 to 65,535: no client connects from port 0.
+/// Whether this is a port from 1 to 65,535. No client connects from port 0.
 fn is_port(text: &str) -> bool {
     matches!(text.len(), 1..=5)
         && text.bytes().all(|byte| byte.is_ascii_digit())
         && text.parse::<u16>().is_ok_and(|port| port != 0)
 }
 
-/// `obfnode` and `obfport` of RFC 7239 §6.
+/// Whether this is an `obfnode` or `obfport` (RFC 7239 §6).
 fn is_obfuscated(text: &str) -> bool {
     text.strip_prefix('_').is_some_and(|name| {
         !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
@@ -160,20 +160,21 @@ fn ip(text: &str) -> Option<IpAddr> {
     ipv6(text).or_else(|| text.parse::<Ipv4Addr>().ok().map(IpAddr::V4))
 }
 
-/// Parses an IPv6 address and drops its zone (RFC 4007 §11, with the characters of RFC 6874): the zone
-/// names a network interface of the proxy and does not identify the client.
+/// Parses an IPv6 address and drops its zone (RFC 4007 §11, with the characters from RFC 6874), because the zone names
+/// the proxy's network interface and does not identify the client.
 fn ipv6(text: &str) -> Option<IpAddr> {
     let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
     let is_zone = !zone.is_empty() && zone.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~%".contains(&byte));
     if is_zone { address.parse::<Ipv6Addr>().ok().map(IpAddr::V6) } else { None }
 }
 
-/// Rejects a field that is too long for a search, too: in a header of one value, no search has bounded it.
+/// Returns `None` for a field that is too long for a search, too, because in a header with one value, no search has
+/// bounded it.
 fn utf8(bytes: &[u8]) -> Option<&str> {
     if bytes.len() <= MAX_BYTES { std::str::from_utf8(bytes).ok() } else { None }
 }
 
-/// Returns IPv4 as IPv4 in any notation. `0.0.0.0` and `::` are no client's.
+/// Returns IPv4 as IPv4 in any notation. `None` for `0.0.0.0` and `::`, which are not client addresses.
 fn usable(ip: IpAddr) -> Option<IpAddr> {
     let ip = ip.to_canonical();
     if ip.is_unspecified() { None } else { Some(ip) }
@@ -183,7 +184,7 @@ fn usable(ip: IpAddr) -> Option<IpAddr> {
 mod tests {
     use super::*;
 
-    /// Checks one element per line; after the arrow stands its expected address.
+    /// Checks one element per line, with its expected address after the arrow.
     #[track_caller]
     fn assert_read(read: impl Fn(&[u8]) -> Option<IpAddr>, table: &str) {
         for line in table.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
@@ -252,7 +253,7 @@ mod tests {
 
     #[test]
     fn elements_of_forwarded() {
-        // The examples of RFC 7239 §4 and §6; nodes; quoting; structure.
+        // The examples in RFC 7239 §4 and §6, then nodes, quoting and structure.
         assert_read(
             |element| forwarded_for(element, false)?.address(),
             r#"
@@ -330,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn lenient_parsing_accepts_unquoted_colons_and_missing_brackets_only() {
+    fn lenient_parsing_accepts_colons_and_bare_ipv6() {
         let table = r#"
             for=192.0.2.43:80 => 192.0.2.43
             for=2001:db8::7 => 2001:db8::7

@@ -8,11 +8,10 @@ use crate::engine::key::text::{Content, KeyTextError};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// Keys by the value that a closure returns; `None` means that the key is missing.
+/// Keys by the value that a closure returns. `None` means that the key is missing.
 ///
-/// Key on the permanent identity of the client, such as the number of the account that its credentials resolve to. The
-/// text that the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would have a
-/// budget of its own.
+/// Key on the client's permanent identity, such as the account number that its credentials resolve to. The text that
+/// the client typed has many spellings (`Alice@example.com`, `alice@example.com `), and each would have its own budget.
 ///
 /// ```
 /// use http::header;
@@ -51,8 +50,8 @@ where
         }
     }
 
-    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key of a type of
-    /// your own.
+    /// Numbers and addresses are read and written as such. Everything else is taken for text, also a key with your own
+    /// type.
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         Content::of_type::<K>().read(text)
     }
@@ -62,7 +61,7 @@ where
     }
 }
 
-/// By hand, since closures have no `Debug`.
+/// By hand, because closures do not have `Debug`.
 impl<F> fmt::Debug for FnKey<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "key_fn({})", type_name::<F>())

@@ -1,6 +1,6 @@
-//! Set-up mistakes that the first requests reveal. Each is logged once per process; that a peer is not trusted, once
-//! for public addresses and once for all others. From then on, and after 65,536 requests, the check costs one relaxed
-//! load.
+//! Set-up mistakes that the first requests reveal. Each is logged once per process, except that an untrusted peer is
+//! logged once for public addresses and once for all others. From then on, and after 65,536 requests, the check costs
+//! one relaxed load.
 
 use std::net::IpAddr;
 use std::sync::Once;
@@ -28,7 +28,7 @@ static FORWARDING: [HeaderName; 3] =
 /// One mistake, checked for in the first requests.
 type Hint = FirstRequests<CHECKS>;
 
-/// Checks a key that is the peer's address: a private peer that sends a forwarding header is a proxy, and all its
+/// Checks a key that is the peer's address. If a private peer sends a forwarding header, it is a proxy, and all its
 /// clients share its key.
 #[inline]
 pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap) {
@@ -36,7 +36,7 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     let found = HINT.check(|| {
         let class = class_of(peer());
         if class == PUBLIC {
-            // One is counted by the check itself.
+            // The check itself counts one.
             HINT.count(CHECKS_PER_PUBLIC_PEER - 1);
             return None;
         }
@@ -47,8 +47,8 @@ pub(super) fn peer_is_the_key(peer: impl FnOnce() -> IpAddr, headers: &HeaderMap
     }
 }
 
-/// Checks a request of an untrusted peer to a key that reads a header: the peer may be a proxy that the operator forgot
-/// to trust. Logged once for private peers and once for public ones, since any client can cause the latter.
+/// Checks an untrusted peer's request for a key that reads a header, because the peer may be a proxy that the operator
+/// forgot to trust. Logged once for private peers and once for public ones, since any client can cause the latter.
 #[inline]
 pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &IpSource) {
     static PRIVATE_OR_PUBLIC: Hint = Hint::new();
@@ -58,13 +58,13 @@ pub(super) fn peer_is_not_trusted(peer: IpAddr, headers: &HeaderMap, source: &Ip
         if source.name().is_some_and(|name| headers.contains_key(name)) {
             LOGGED[usize::from(class == PUBLIC)].call_once(|| log::untrusted_forwarding(class, source));
         }
-        // Unless both are logged, the other class may still come: the check goes on.
+        // The check goes on until both are logged, because the other class may still come.
         LOGGED.iter().all(Once::is_completed).then_some(())
     });
 }
 
-/// Whether the first requests of trusted proxies all lack any forwarding header. Fewer may be the health checks of a
-/// load balancer.
+/// Whether the first requests from trusted proxies all lack any forwarding header. Fewer requests may be a load
+/// balancer's health checks.
 static UNREPORTED: Streak<100> = Streak::new();
 
 /// Notes that a trusted proxy has reported a client.
@@ -75,8 +75,8 @@ pub(super) fn clients_are_reported() {
     }
 }
 
-/// Checks a request in which a trusted proxy did not report the client: the proxy may send another header than the
-/// configured one, or none.
+/// Checks a request in which a trusted proxy did not report the client, because the proxy may send another header than
+/// the configured one, or no header.
 #[inline]
 pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     static HINT: Hint = Hint::new();
@@ -93,7 +93,7 @@ pub(super) fn source_is_absent(headers: &HeaderMap, source: &IpSource) {
     }
 }
 
-/// Returns whether a request has passed a proxy, as far as its fields say so.
+/// Returns whether a request's fields say that it has passed a proxy.
 pub(super) fn is_forwarded(headers: &HeaderMap) -> bool {
     forwarding(headers, None).is_some() || headers.contains_key(VIA)
 }
@@ -105,7 +105,7 @@ fn forwarding(headers: &HeaderMap, but: Option<&HeaderName>) -> Option<&'static 
 
 const PUBLIC: &str = "public";
 
-/// The class of an address, which is logged in its place.
+/// An address's class, which is logged in its place.
 fn class_of(ip: IpAddr) -> &'static str {
     let ip = ip.to_canonical();
     let (is_loopback, is_private, is_link_local) = match ip {
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_of_an_address_has_its_class() {
+    fn every_spelling_has_its_class() {
         for (ip, expected) in [
             ("127.9.9.9", "loopback"),
             ("::1", "loopback"),
@@ -142,9 +142,10 @@ mod tests {
         }
     }
 
+    /// A mistake is checked for a bounded number of times.
     #[cfg(feature = "tracing")]
     #[test]
-    fn a_mistake_is_reported_once_and_checked_for_a_bounded_number_of_times() {
+    fn mistakes_are_reported_once() {
         let hint = Hint::new();
         assert_eq!(hint.check(|| None::<u8>), None);
         assert_eq!(hint.check(|| Some(7)), Some(7));

@@ -1,21 +1,22 @@
-//! List headers, read from the right: a pure function of bytes.
+//! List headers, read from the right, as a pure function on bytes.
 
-/// The most elements that a search reads. A real chain of proxies is a few elements long.
+/// The most elements that a search reads. A real proxy chain is a few elements long.
 const MAX_ELEMENTS: usize = 64;
 
-/// The most bytes that a search reads. By default, nginx, Apache and Tomcat reject a field line of more.
+/// The most bytes that a search reads. By default, nginx, Apache and Tomcat reject a longer field line.
 pub(super) const MAX_BYTES: usize = 8 * 1024;
 
-/// The elements of a list header from the last to the first, across its field lines (RFC 9110 §5.3:
-/// several lines are one list).
+/// A list header's elements from the last to the first, across its field lines (RFC 9110 §5.3: several lines are one
+/// list).
 ///
-/// Lazy: elements to the left of the last one taken are not read, so nothing that a client wrote there has an effect.
+/// This is lazy. Elements to the left of the last one taken are not read, so text that a client wrote there has no
+/// effect.
 pub(super) struct Elements<'a, L> {
     /// The field lines that are not read yet.
     lines: L,
     /// The part of the last line that is not read yet.
     rest: Option<&'a [u8]>,
-    /// Whether commas in quoted strings separate no elements.
+    /// Whether commas in quoted strings do not separate elements.
     quoting: bool,
     count_left: usize,
     bytes_left: usize,
@@ -31,7 +32,7 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Elements<'a, L> {
         Self { lines, rest: None, quoting: false, count_left: MAX_ELEMENTS, bytes_left: MAX_BYTES }
     }
 
-    /// Splits at commas outside of quoted strings.
+    /// Splits at commas outside quoted strings.
     pub(super) fn of_forwarded(lines: L) -> Self {
         Self { quoting: true, ..Self::of_x_forwarded_for(lines) }
     }
@@ -66,8 +67,8 @@ impl<'a, L: DoubleEndedIterator<Item = &'a [u8]>> Iterator for Elements<'a, L> {
         loop {
             let line = self.rest.take().or_else(|| self.lines.next_back())?;
             match self.split(line) {
-                // Empty elements are ignored (RFC 9110 §5.6.1.2), but use up the bound on elements, or a list of commas
-                // could be searched without end.
+                // Empty elements are ignored (RFC 9110 §5.6.1.2), but count towards the bound on elements. Otherwise, a
+                // list of commas could be searched without end.
                 Ok([]) => {}
                 Ok(element) => return Some(Ok(element)),
                 Err(unreadable) => {
@@ -84,8 +85,8 @@ fn last_comma(list: &[u8]) -> Option<usize> {
     list.iter().rposition(|&byte| byte == b',')
 }
 
-/// Finds the last comma outside of quoted strings. Seen from the right, the first quotation mark closes a quoted
-/// string: this finds the commas of any well-formed list, and of a well-formed tail behind any text that a client sent.
+/// Finds the last comma outside quoted strings. Seen from the right, the first quotation mark closes a quoted string,
+/// so this finds the commas in any well-formed list, and in a well-formed tail behind any text that a client sent.
 fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     let mut unseen = list;
     while let Some(at) = unseen.iter().rposition(|byte| matches!(byte, b',' | b'"')) {
@@ -98,7 +99,7 @@ fn last_unquoted_comma(list: &[u8]) -> Result<Option<usize>, Unreadable> {
     Ok(None)
 }
 
-/// Finds the last quotation mark that is not escaped: one after an odd number of backslashes is.
+/// Finds the last quotation mark that is not escaped. A mark after an odd number of backslashes is escaped.
 fn opening_quote(mut unseen: &[u8]) -> Option<usize> {
     loop {
         let at = unseen.iter().rposition(|&byte| byte == b'"')?;
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_goes_64_elements_and_8_kib_to_the_left() {
+    fn searches_stop_at_64_elements() {
         let of = |lines: &[String], reach| {
             let elements = Elements::of_x_forwarded_for(lines.iter().map(String::as_bytes)).reaching(reach);
             let elements: Vec<_> = elements.collect();

@@ -1,6 +1,6 @@
-//! The log lines about keys that are read from the wrong place, one function each. None contains a key.
+//! The log lines about keys that are read from the wrong place, one function each. They never contain a key.
 //!
-//! The callers log each mistake once. `network` is the class of the peer's address, such as "private".
+//! The callers log each mistake once. `network` is the peer address's class, such as "private".
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_variables))]
 
@@ -9,7 +9,7 @@ use std::sync::Once;
 
 use crate::util::log::{event, page};
 
-/// Logged once per process, since a client that bypasses the proxies can cause it at will.
+/// Logged once per process, because a client that bypasses the proxies can cause it at will.
 pub(crate) fn short_forwarding_list(header: &dyn Display, hops: usize) {
     static WARNED: Once = Once::new();
     WARNED.call_once(|| {
@@ -41,7 +41,7 @@ pub(crate) fn no_route_matched() {
     event!(warn: see = page!("no-request-had-a-matched-route"), "PathKey::matched: none of the first 100 requests had a matched route, so they share one budget: put the layer inside of the router (Router::layer, Router::route_layer)");
 }
 
-/// At `debug`, as requests without a user are usual. `extension` is the name of a type.
+/// At `debug`, because requests without a user are usual. `extension` is a type name.
 pub(crate) fn extension_missing(extension: &str) {
     event!(debug: see = page!("a-request-lacks-its-extension"), extension, "a request lacks the extension that its key is read from: if all do, put the layer that inserts it outside of the rate limit");
 }

@@ -1,4 +1,4 @@
-//! `CookieKey` and `QueryKey`: keys from one value of a list of names and values.
+//! `CookieKey` and `QueryKey`: keys from one value in a list of names and values.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use super::{KeyError, KeyExtractor};
 use crate::http::head::RequestHead;
 use crate::values::PartitionKey;
 
-/// Keys by the value of a cookie, such as a session.
+/// Keys by a cookie's value, such as a session.
 ///
-/// A client that can choose the value can choose the budget, and a cookie is easily dropped: use it for sessions that
-/// were checked, or beside a policy by address.
+/// A client that can choose the value can choose the budget, and a cookie is easily dropped, so use it for sessions
+/// that were checked, or beside a policy by address.
 ///
-/// The spellings of a value are one key, since apps read them alike: `%61` is `a`, and `"a"` and `"\141"` are `a`. What
-/// some app takes for white space around a name or a value (of Unicode, too) is not part of it. A cookie that is
-/// absent or empty is missing; one that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is
-/// rejected, since apps differ in which they take.
+/// All spellings of a value are one key, because apps read them alike: `%61` is `a`, and `"a"` and `"\141"` are `a`. If
+/// some app takes characters around a name or a value for white space (Unicode included), they are not part of it. A
+/// cookie that is absent or empty is missing. A cookie that comes with two values is [ambiguous](KeyError::Ambiguous),
+/// and the request is rejected, because apps differ in which value they take.
 ///
 /// ```
 /// use tower_sluice::key::CookieKey;
@@ -31,7 +31,7 @@ pub struct CookieKey {
 }
 
 impl CookieKey {
-    /// Keys by the value of the cookie `name`. Names are compared byte for byte.
+    /// Keys by the cookie `name`. Names are compared byte for byte.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self { name: name.into() }
     }
@@ -39,7 +39,7 @@ impl CookieKey {
 
 impl KeyExtractor for CookieKey {
     fn extract(&self, head: &RequestHead<'_>) -> Result<PartitionKey, KeyError> {
-        // Over HTTP/2, each cookie may be a field of its own.
+        // Over HTTP/2, each cookie may be a separate field.
         let fields = head.headers().get_all(COOKIE).iter();
         let cookies = fields.flat_map(|field| field.as_bytes().split(|byte| *byte == b';'));
         let pairs = cookies.filter_map(split);
@@ -55,14 +55,14 @@ impl KeyExtractor for CookieKey {
     }
 }
 
-/// Keys by the value of a parameter in the query, such as `?api_key=…`.
+/// Keys by a query parameter's value, such as `?api_key=…`.
 ///
 /// A client that can choose the value can choose the budget: see [`HeaderKey`](super::HeaderKey). Keys in a query also
-/// end up in logs, and a header is the better place for them.
+/// end up in logs, so a header is the better place for them.
 ///
 /// Names and values are decoded as forms are: `%61` is `a`, and `+` a space. A parameter that is absent or empty is
-/// missing; one that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is rejected, since apps
-/// differ in which they take.
+/// missing. A parameter that comes with two values is [ambiguous](KeyError::Ambiguous), and the request is rejected,
+/// because apps differ in which value they take.
 ///
 /// ```
 /// use tower_sluice::key::QueryKey;
@@ -77,7 +77,7 @@ pub struct QueryKey {
 }
 
 impl QueryKey {
-    /// Keys by the value of the parameter `name`, as it is decoded.
+    /// Keys by the parameter `name`, after decoding.
     pub fn new(name: impl Into<Cow<'static, str>>) -> Self {
         Self { name: name.into() }
     }
@@ -93,11 +93,11 @@ impl KeyExtractor for QueryKey {
     }
 }
 
-/// The query of a request, for programs that describe requests with longer ones than a `Uri` can have. An extension.
+/// An extension with a request's query, for programs that describe requests with longer queries than a `Uri` can have.
 #[derive(Clone, Debug)]
 pub struct WholeQuery(pub bytes::Bytes);
 
-/// The key of the only value. Values that are equal are one.
+/// The only value as a key. Equal values count as one.
 fn only<'a>(
     mut values: impl Iterator<Item = Cow<'a, [u8]>>,
     what: impl Fn() -> String,
@@ -109,7 +109,7 @@ fn only<'a>(
     if value.is_empty() { Err(KeyError::Missing { what: what().into() }) } else { Ok((&*value).into()) }
 }
 
-/// Removes white space at both ends, as apps do that read the bytes as Latin-1 (Python's `str.strip`).
+/// Removes white space at both ends, like apps that read the bytes as Latin-1 (Python's `str.strip`).
 fn trimmed(text: &[u8]) -> &[u8] {
     let is_space = |byte: &u8| matches!(*byte, b'\t'..=b'\r' | 0x1c..=b' ' | 0x85 | 0xa0);
     let begin = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
@@ -117,7 +117,7 @@ fn trimmed(text: &[u8]) -> &[u8] {
     &text[begin..end]
 }
 
-/// Undoes the escapes of a quoted string: `\"` (RFC 9110, section 5.6.4), and `\141` in octal, which Python's cookies
+/// Undoes the escapes in a quoted string: `\"` (RFC 9110, section 5.6.4), and `\141` in octal, which Python's cookies
 /// have.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut unescaped = Vec::with_capacity(text.len());
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_a_cookie_are_one() {
+    fn a_cookies_spellings_are_one() {
         for fields in [
             &["sid=a=b"][..],
             &["x=1; sid=a=b"],
@@ -208,7 +208,7 @@ mod tests {
 
     /// Some apps read the bytes as Latin-1, and take 0x85 and 0xa0 for white space.
     #[test]
-    fn no_white_space_is_part_of_a_cookie() {
+    fn cookies_exclude_surrounding_white_space() {
         let of = |fields: &[&[u8]]| {
             let request = fields.iter().fold(Request::builder(), |request, field| request.header("cookie", *field));
             CookieKey::new("sid").extract(&RequestHead::from(&request.body(()).unwrap()))
@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// Whatever a value is, a client cannot spell it so that it is another key.
+    /// A client cannot spell any value so that it is another key.
     #[test]
     fn encoding_changes_no_key() {
         let parts = ["a", "=", "&", ";", " ", "+", "%", "%4", "%41", "\"", "\u{e9}", ","];
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_a_parameter_are_one() {
+    fn a_parameters_spellings_are_one() {
         for target in ["/?api+key=a+b", "/?x&api%20key=a%20b&y=1", "/?%61pi+key=%61+b", "/?api+key=a+b&api%20key=a+b"] {
             assert_eq!(query(target), Ok("a b".into()), "{target}");
         }

@@ -1,4 +1,4 @@
-//! `IpNetwork`: the IPv4 address or IPv6 network that the key of an address stands for.
+//! `IpNetwork`: the IPv4 address or IPv6 network that an address's key stands for.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use crate::engine::key::text::{self, KeyTextError};
 use crate::values::PartitionKey;
 
-/// The prefix length of the IPv6 networks that have a budget each, unless set: the smallest network that a provider
-/// gives to a customer (RFC 6177).
+/// The prefix length that groups IPv6 addresses under one budget, unless set. It is the smallest network that a
+/// provider gives to a customer (RFC 6177).
 pub(super) const DEFAULT_IPV6_PREFIX: u8 = 64;
 
 /// The IPv4 address or IPv6 network that one key stands for.
@@ -18,16 +18,16 @@ pub struct IpNetwork {
 }
 
 impl IpNetwork {
-    /// Returns the network of `ip`: the address itself for IPv4 in any spelling and within the local NAT64 prefix, and
-    /// the first `ipv6_prefix` bits of any other.
+    /// Returns the network that `ip` is in: the address itself for IPv4 in any spelling and within the local NAT64
+    /// prefix, and otherwise the first `ipv6_prefix` bits.
     #[must_use]
     pub fn of(ip: IpAddr, ipv6_prefix: u8) -> Self {
         match ip.to_canonical() {
             IpAddr::V4(ip) => Self { base: ip.into(), prefix: 32 },
             IpAddr::V6(ip) => match embedded_ipv4(ip) {
                 Some(ip) => Self { base: ip.into(), prefix: 32 },
-                // One client each: its IPv4 address is in one of four places, as the operator chose a prefix of 48, 56,
-                // 64 or 96 bits (RFC 6052, section 2.2).
+                // Each address is one client. Its IPv4 address is in one of four places, because the operator chose a
+                // prefix of 48, 56, 64 or 96 bits (RFC 6052, section 2.2).
                 None if ip.to_bits() >> 80 == LOCAL_NAT64 => Self { base: ip.into(), prefix: 128 },
                 None => Self { base: ip.into(), prefix: ipv6_prefix.min(128) }.cleared(),
             },
@@ -48,7 +48,7 @@ pub(super) fn read_text(text: &str, ipv6_prefix: u8) -> Result<PartitionKey, Key
     })
 }
 
-/// Writes the address or the network of a key.
+/// Writes a key's address or network.
 pub(super) fn write_text(key: &PartitionKey, ipv6_prefix: u8) -> Option<String> {
     let address = text::address(key)?;
     let network = IpNetwork::of(address, ipv6_prefix);
@@ -60,8 +60,7 @@ const LOCAL_NAT64: u128 = 0x0064_ff9b_0001;
 
 /// Returns the IPv4 address in a NAT64 (RFC 6052, 64:ff9b::/96) or 6to4 (RFC 3056, 2002::/16) address.
 ///
-/// Masked to a /64, NAT64 would be one key for all of IPv4. Both are recognised by their bits, never by
-/// notation.
+/// Masked to a /64, NAT64 would be one key for all IPv4 clients. Both are recognised by their bits, never by notation.
 fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     let bits = ip.to_bits();
     #[allow(clippy::cast_possible_truncation, reason = "the address is 32 of the bits")]
@@ -74,7 +73,7 @@ fn embedded_ipv4(ip: Ipv6Addr) -> Option<Ipv4Addr> {
     }
 }
 
-/// Rejects prefixes shorter than /32, which would make one client of a whole provider, and longer than /128.
+/// Rejects prefixes shorter than /32, which would make a whole provider one client, and longer than /128.
 #[track_caller]
 pub(super) const fn checked_prefix(prefix: u8) -> u8 {
     assert!(prefix >= 32 && prefix <= 128, "an IPv6 prefix groups clients sensibly from /32 to /128");
@@ -82,7 +81,7 @@ pub(super) const fn checked_prefix(prefix: u8) -> u8 {
 }
 
 impl From<IpNetwork> for PartitionKey {
-    /// Uses the network's bytes. Networks of different lengths can have the same key: a policy uses one length.
+    /// Uses the network's bytes. Networks with different lengths can have the same key, but a policy uses one length.
     fn from(network: IpNetwork) -> Self {
         // `base` is canonical already.
         match network.base {

@@ -3,8 +3,8 @@
 use caseless::Caseless;
 use unicode_normalization::UnicodeNormalization;
 
-/// Makes the spellings of an identity as typed (a login name, an email address) one: white space around it, case,
-/// and compatibility forms such as full-width letters and ligatures (crate feature `unicode`).
+/// Normalises an identity as typed (a login name, an email address), so that its spellings become one: white space
+/// around it, case, and compatibility forms such as full-width letters and ligatures (crate feature `unicode`).
 ///
 /// ```
 /// use tower_sluice::key::{key_fn, nfkc_casefold_trim};
@@ -15,21 +15,21 @@ use unicode_normalization::UnicodeNormalization;
 /// assert_eq!(nfkc_casefold_trim(" ＡLICE@Example.com\u{a0}"), "alice@example.com");
 /// ```
 ///
-/// For identities that are counted *before* the look-up, such as attempts to log in. After the look-up, key on
-/// the number of the account. The look-up must normalise in the same way: if two spellings are two accounts there,
-/// the accounts share a budget here; if it ignores more (invisible characters, dots in the local part), one account
-/// has several budgets.
+/// Use it for identities that are counted *before* the account lookup, such as login attempts. After the lookup, key on
+/// the account number. The lookup must normalise in the same way: if two spellings are two accounts there, the accounts
+/// share a budget here. If it ignores more (invisible characters, dots in the local part), one account has several
+/// budgets.
 ///
 /// Nothing is normalised implicitly: an API key in other letters is another key.
 ///
 /// # Cost
 ///
-/// Linear in the length, with some allocations. Limit the length of the input first.
+/// Linear in the length, with some allocations. Limit the input's length first.
 ///
 /// # Source
 ///
-/// Definition 146 of the Unicode Standard (section 3.13.5, compatibility caseless match), then NFKC, and
-/// `White_Space` trimmed at both ends. Characters of the property `Default_Ignorable_Code_Point` stay.
+/// Definition 146 of the Unicode Standard (section 3.13.5, compatibility caseless match), then NFKC, and `White_Space`
+/// trimmed at both ends. Characters with the property `Default_Ignorable_Code_Point` stay.
 #[must_use]
 pub fn nfkc_casefold_trim(text: &str) -> String {
     let folded: String = text.nfd().default_case_fold().nfkd().default_case_fold().nfkc().collect();
@@ -60,8 +60,9 @@ mod tests {
         assert_eq!(keys, HashSet::from(["alice@fish.example".to_owned()]));
     }
 
+    /// Different names stay apart.
     #[test]
-    fn normalisation_is_idempotent_and_keeps_different_names_apart() {
+    fn normalisation_is_idempotent() {
         for (text, expected) in [
             ("Straße", "strasse"),
             ("STRASSE", "strasse"),

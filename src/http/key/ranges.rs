@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use super::network::IpNetwork;
 use super::trusted::TrustedProxiesError;
 
-/// Ranges of addresses, fewer than half of all together. A look-up compares them one after the other.
+/// Address ranges, which together span less than half of all addresses. A lookup compares them one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<IpNetwork>);
 
@@ -17,7 +17,7 @@ impl Ranges {
     }
 
     /// Adds ranges, written as `192.0.2.7`, `10.0.0.0/8` or `fd00::/8`. Fails as
-    /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, but an empty list adds nothing.
+    /// [`TrustedProxies::networks`](super::TrustedProxies::networks) does, except that an empty list has no effect.
     pub(crate) fn add(&mut self, ranges: impl IntoIterator<Item = impl AsRef<str>>) -> Result<(), TrustedProxiesError> {
         for range in ranges {
             self.0.push(IpNetwork::read(range.as_ref())?);
@@ -44,8 +44,8 @@ impl IpNetwork {
         equal_bits >= self.prefix.into()
     }
 
-    /// Reads a range. Unlike [`IpNetwork::of`], which is for keys, this takes NAT64 and 6to4 addresses literally: to
-    /// trust or to exempt `10.0.0.0/8` is to trust no IPv6 address.
+    /// Reads a range. Unlike [`IpNetwork::of`], which is for keys, this takes NAT64 and 6to4 addresses literally, so
+    /// that trusting or exempting `10.0.0.0/8` never covers an IPv6 address.
     fn read(text: &str) -> Result<Self, TrustedProxiesError> {
         let range = Self::parse(text).ok_or_else(|| TrustedProxiesError::Malformed { network: text.into() })?;
         if range.prefix == 0 {
@@ -64,14 +64,14 @@ impl IpNetwork {
         let written: IpAddr = address.parse().ok()?;
         let bits: u8 = if written.is_ipv4() { 32 } else { 128 };
         let prefix: u8 = match prefix {
-            // Not 08, which others may read as octal.
+            // Reject 08, because others may read it as octal.
             Some(digits) if digits.starts_with('0') && digits.len() > 1 => return None,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => digits.parse().ok()?,
             Some(_) => return None,
             None => bits,
         };
         let base = written.to_canonical();
-        // An IPv4-mapped range: its first 96 bits are the prefix of the notation.
+        // In an IPv4-mapped range, the first 96 bits are the notation's prefix.
         let mapped = if base.is_ipv4() && written.is_ipv6() { 96 } else { 0 };
         if prefix > bits { None } else { Some(Self { base, prefix: prefix.checked_sub(mapped)? }) }
     }
@@ -87,9 +87,9 @@ impl IpNetwork {
     }
 }
 
-/// Rejects ranges that span half of all addresses: clients are within them, too.
+/// Rejects ranges that span half of all addresses, because clients are within them, too.
 fn check_span(ranges: &[IpNetwork]) -> Result<(), TrustedProxiesError> {
-    /// The addresses that are routed on the internet (RFC 4291, section 2.4): an eighth of all IPv6 addresses. The
+    /// The addresses that are routed on the internet (RFC 4291, section 2.4), an eighth of all IPv6 addresses. The
     /// others are not counted.
     const INTERNET: IpNetwork = IpNetwork { base: IpAddr::V6(Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0)), prefix: 3 };
     const HALF_OF_V4: u128 = 1 << 31;

@@ -11,27 +11,27 @@ pub(super) static FORWARDED: HeaderName = header::FORWARDED;
 pub(super) const X_REAL_IP: &str = "x-real-ip";
 pub(super) const CLOUDFRONT_VIEWER_ADDRESS: &str = "cloudfront-viewer-address";
 
-/// Where proxies write the address of the client.
+/// Where proxies write the client's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum IpSource {
-    /// Nowhere: the peer is the client.
+    /// Nowhere, because the peer is the client.
     Peer,
-    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends its peer's.
-    /// A port, brackets and quotation marks around an address are accepted.
+    /// `X-Forwarded-For`: a list of addresses, to which each proxy appends its peer's address. A port, brackets and
+    /// quotation marks around an address are accepted.
     XForwardedFor,
-    /// `Forwarded`, RFC 7239: likewise a list. Its obfuscated names (`for=_abc`) are no addresses.
+    /// `Forwarded`, RFC 7239: a list like `X-Forwarded-For`. Its obfuscated names (`for=_abc`) are not addresses.
     Forwarded,
-    /// A header with one address: [`x_real_ip`](Self::x_real_ip), [`cf_connecting_ip`](Self::cf_connecting_ip) and
-    /// the like, or any other by name. One with several addresses counts as absent.
+    /// A header with one address: [`x_real_ip`](Self::x_real_ip), [`cf_connecting_ip`](Self::cf_connecting_ip) and the
+    /// like, or any other by name. If it has several addresses, it counts as absent.
     ///
-    /// Only for a header that the proxy replaces or removes in every request. By default,
-    /// `True-Client-IP` at Akamai and Cloudflare and `Fastly-Client-IP` are not replaced.
+    /// Use this only for a header that the proxy replaces or removes in every request. By default, `True-Client-IP` at
+    /// Akamai and Cloudflare and `Fastly-Client-IP` are not replaced.
     Header(HeaderName),
 }
 
-/// Headers of one address, with the proxies that set them, and whether these replace a value that a client sends. If
+/// Headers with one address, with the proxies that set them, and whether these replace a value that a client sends. If
 /// not, configure the proxy to do so before you trust the header.
 impl IpSource {
     /// `X-Real-IP`, usual with nginx. Replaced if you configure it with `proxy_set_header X-Real-IP $remote_addr`.
@@ -39,38 +39,39 @@ impl IpSource {
         Self::one_address(X_REAL_IP)
     }
 
-    /// `CF-Connecting-IP`, of Cloudflare. Always replaced.
+    /// `CF-Connecting-IP`, from Cloudflare. Always replaced.
     pub const fn cf_connecting_ip() -> Self {
         Self::one_address("cf-connecting-ip")
     }
 
-    /// `True-Client-IP`, of Akamai and Cloudflare. **Passed on as sent by the client** unless turned on there.
+    /// `True-Client-IP`, from Akamai and Cloudflare. **Passed on as sent by the client** unless turned on there.
     pub const fn true_client_ip() -> Self {
         Self::one_address("true-client-ip")
     }
 
-    /// `Fly-Client-IP`, of Fly.io. Always replaced.
+    /// `Fly-Client-IP`, from Fly.io. Always replaced.
     pub const fn fly_client_ip() -> Self {
         Self::one_address("fly-client-ip")
     }
 
-    /// `X-Envoy-External-Address`, of Envoy. Replaced at its edge (`use_remote_address`), passed on elsewhere.
+    /// `X-Envoy-External-Address`, from Envoy. Replaced at its edge (`use_remote_address`), passed on elsewhere.
     pub const fn x_envoy_external_address() -> Self {
         Self::one_address("x-envoy-external-address")
     }
 
-    /// `CloudFront-Viewer-Address`, of Amazon CloudFront: always with a port, and IPv6 without brackets. Replaced if
+    /// `CloudFront-Viewer-Address`, from Amazon CloudFront, always with a port, and IPv6 without brackets. Replaced if
     /// the origin request policy adds it.
     pub const fn cloudfront_viewer_address() -> Self {
         Self::one_address(CLOUDFRONT_VIEWER_ADDRESS)
     }
 
-    /// `Fastly-Client-IP`, of Fastly. **Passed on as sent by the client** unless your VCL sets it.
+    /// `Fastly-Client-IP`, from Fastly. **Passed on as sent by the client** unless your VCL sets it.
     pub const fn fastly_client_ip() -> Self {
         Self::one_address("fastly-client-ip")
     }
 
-    /// `X-Azure-ClientIP`, of Azure Front Door. Set there; a client that reaches the origin directly can set it too.
+    /// `X-Azure-ClientIP`, from Azure Front Door. Set there, but a client that reaches the origin directly can set it,
+    /// too.
     pub const fn x_azure_client_ip() -> Self {
         Self::one_address("x-azure-clientip")
     }
@@ -90,7 +91,7 @@ impl IpSource {
     }
 }
 
-/// Reads the header of this name: the two lists as lists, any other as one address.
+/// Reads the header with this name: the two lists as lists, any other as one address.
 impl From<HeaderName> for IpSource {
     fn from(name: HeaderName) -> Self {
         if name == X_FORWARDED_FOR {
@@ -103,7 +104,7 @@ impl From<HeaderName> for IpSource {
     }
 }
 
-/// Parses `peer`, or the name of a header, both in any case.
+/// Parses `peer`, or a header name, both in any case.
 impl FromStr for IpSource {
     type Err = InvalidHeaderName;
 
@@ -123,8 +124,9 @@ impl fmt::Display for IpSource {
 mod tests {
     use super::*;
 
+    /// They are written in lower case.
     #[test]
-    fn a_source_is_parsed_in_any_case_and_written_in_lower_case() {
+    fn sources_are_parsed_in_any_case() {
         for (text, source, written) in [
             ("peer", IpSource::Peer, "peer"),
             ("Peer", IpSource::Peer, "peer"),

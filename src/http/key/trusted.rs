@@ -12,9 +12,9 @@ use super::ranges::Ranges;
 #[must_use]
 #[doc(alias("proxy", "load balancer"))]
 pub struct TrustedProxies {
-    /// If empty, there is a count, and every peer is a proxy unless that is zero.
+    /// If this is empty, there is a count, and every peer is a proxy unless the count is zero.
     ranges: Ranges,
-    /// The number of proxies that append to the list; `None` to skip the elements within the ranges.
+    /// The number of proxies that append to the list. `None` to skip the elements within the ranges.
     pub(super) count: Option<usize>,
 }
 
@@ -23,24 +23,24 @@ impl TrustedProxies {
     ///
     /// # Errors
     ///
-    /// If the list is empty, or a network is malformed or has bits set beyond its prefix; or if they span, all
-    /// together, half of all IPv4 addresses or half of the IPv6 addresses of the internet (`2000::/3`): a server that
-    /// trusts all peers lets every client choose its address.
+    /// If the list is empty, or a network is malformed or has bits set beyond its prefix, or if together they span half
+    /// of all IPv4 addresses or half of the internet's IPv6 addresses (`2000::/3`), because a server that trusts all
+    /// peers lets every client choose its address.
     pub fn networks(networks: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, TrustedProxiesError> {
         Self { ranges: Ranges::EMPTY, count: None }.and_networks(networks)
     }
 
-    /// Trusts the last `n` elements of the list: `n` is the number of proxies in front of this server that append to
-    /// it, including the connected one. Zero trusts no peer.
+    /// Trusts the last `n` elements in the list, where `n` is the number of proxies in front of this server that append
+    /// to it, including the connected one. With zero, no peer is trusted.
     ///
-    /// Every peer is taken for a proxy, unless there are [networks](Self::and_networks) as
-    /// well: only for servers that nothing but the proxies can reach. A header of one value has no elements to
-    /// count; there, any `n` but 0 trusts every peer.
+    /// Every peer is taken for a proxy, unless there are [networks](Self::and_networks) as well, so use this only for
+    /// servers that nothing but the proxies can reach. A header with one value has no elements to count, so any `n` but
+    /// 0 trusts every peer.
     pub const fn hops(n: usize) -> Self {
         Self { ranges: Ranges::EMPTY, count: Some(n) }
     }
 
-    /// Trusts this machine (`127.0.0.0/8`, `::1`): for a proxy on it, if no other process on it can connect.
+    /// Trusts this machine (`127.0.0.0/8`, `::1`). Use this for a proxy on it, if no other process on it can connect.
     pub fn loopback() -> Self {
         Self { ranges: Ranges::new(&[LOOPBACK_V4, LOOPBACK_V6]), count: None }
     }
@@ -49,7 +49,7 @@ impl TrustedProxies {
     /// `172.16.0.0/12`, `192.168.0.0/16`), unique local (`fc00::/7`) and link-local
     /// (`169.254.0.0/16`, `fe80::/10`).
     ///
-    /// Not for networks where clients or other tenants have such addresses too.
+    /// Do not use this in networks where clients or other tenants have such addresses, too.
     pub fn private() -> Self {
         let v4 = |a, b, prefix| IpNetwork { base: [a, b, 0, 0].into(), prefix };
         let v6 = |first, prefix| IpNetwork { base: [first, 0, 0, 0, 0, 0, 0, 0].into(), prefix };
@@ -73,7 +73,7 @@ impl TrustedProxies {
     }
 
     /// Takes the `n`-th element from the right, as [`hops`](Self::hops) does, if the peer is within the networks,
-    /// instead of the first element outside of them.
+    /// instead of the first element outside them.
     pub const fn and_hops(mut self, n: usize) -> Self {
         self.count = Some(n);
         self
@@ -103,7 +103,7 @@ const LOOPBACK_V6: IpNetwork = IpNetwork { base: IpAddr::V6(Ipv6Addr::LOCALHOST)
 pub enum TrustedProxiesError {
     /// There is no network, so that no proxy would be trusted.
     Empty,
-    /// It is not an address, and not a network.
+    /// It is neither an address nor a network.
     #[non_exhaustive]
     Malformed {
         /// The text as written.
@@ -125,7 +125,7 @@ pub enum TrustedProxiesError {
         /// The text as written.
         network: String,
     },
-    /// The networks span half of all addresses or more, so that many a client could choose its address.
+    /// The networks span half of all addresses or more, so that many clients could choose their addresses.
     #[non_exhaustive]
     HalfOfAll {
         /// The network with which half was reached.

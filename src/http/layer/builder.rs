@@ -1,4 +1,4 @@
-//! `RateLimitLayerBuilder`: the settings of a layer.
+//! `RateLimitLayerBuilder`: a layer's settings.
 
 use std::fmt;
 use std::sync::Arc;
@@ -54,12 +54,12 @@ impl RateLimitLayerBuilder {
         }
     }
 
-    /// Builds the layer, or returns an error: for policies that are read at run time.
+    /// Builds the layer, or returns an error. Use this for policies that are read at run time.
     ///
     /// # Errors
     ///
-    /// If there is no policy, if two have the same name, or if the options of a policy are invalid: [`PolicyError`]
-    /// lists the mistakes.
+    /// If there is no policy, if two have the same name, or if a policy's options are invalid: [`PolicyError`] lists
+    /// the mistakes.
     pub fn try_build(self) -> Result<RateLimitLayer, PolicyError> {
         let Self { policies, settings } = self;
         let state = LayerState::new(Enforceable::new(policies)?, settings);
@@ -68,8 +68,8 @@ impl RateLimitLayerBuilder {
     }
 
     /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, all responses
-    /// have `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that advertise
-    /// no [terms](crate::limiter::Description::advertising), are not reported.
+    /// have `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that do not
+    /// advertise [terms](crate::limiter::Description::advertising), are not reported.
     ///
     /// Costs one allocation per response, and two more for its header map if that is empty.
     ///
@@ -86,23 +86,22 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Sets the fields that report the wait of a rejection, besides `Retry-After`; unless set,
-    /// `X-Rate-Limited-For`.
+    /// Sets the fields that report a rejection's wait, besides `Retry-After`. `X-Rate-Limited-For` unless set.
     pub fn wait_fields(mut self, fields: WaitFields) -> Self {
         self.settings.own.responder.wait = fields;
         self
     }
 
-    /// Lengthens the wait of each rejection by a uniformly random time of up to `max`, so that clients that are
-    /// rejected together and retry as early as possible do not all retry at once. Unless set, waits are exact.
+    /// Lengthens each rejection's wait by a uniformly random time up to `max`, so that clients that are rejected
+    /// together and retry as early as possible do not all retry at once. Unless set, waits are exact.
     ///
-    /// `Retry-After`, `X-Rate-Limited-For`, the text of the rejection and the details of gRPC are lengthened by the
-    /// same time. They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps
-    /// reporting when quota is available again.
+    /// `Retry-After`, `X-Rate-Limited-For`, the rejection's text and the gRPC details are lengthened by the same time.
+    /// They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps reporting
+    /// when quota is available again.
     ///
     /// A tenth of the window, and at most ten seconds, is enough for most services with windows, which readmit all
-    /// clients at the same instant; buckets readmit each client at its own. See also
-    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which lengthens no wait.
+    /// clients at the same instant. Buckets readmit each client at its own instant. See also
+    /// [`FixedWindow::staggered`](crate::algorithm::FixedWindow::staggered), which does not lengthen waits.
     ///
     /// ```
     /// use std::time::Duration;
@@ -118,14 +117,14 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to the responses of requests that waited in a
-    /// [`LeakyQueue`](crate::LeakyQueue). Pages of other origins read it only with `Timing-Allow-Origin`.
+    /// Adds `Server-Timing: ratelimit;dur=…` (milliseconds) to responses whose requests waited in a
+    /// [`LeakyQueue`](crate::LeakyQueue). Pages from other origins read it only with `Timing-Allow-Origin`.
     pub fn server_timing(mut self) -> Self {
         self.settings.adds_timing = true;
         self
     }
 
-    /// Sets the format of the body of a rejection for plain HTTP clients; problem details in JSON unless set.
+    /// Sets the format of a rejection's body for plain HTTP clients. Problem details in JSON unless set.
     pub fn rejection_format(mut self, format: &RejectionFormat) -> Self {
         self.settings.own.responder.set_format(format);
         self
@@ -146,13 +145,14 @@ impl RateLimitLayerBuilder {
     ///   `content-encoding` or `transfer-encoding`, and no field that overrides the method.
     ///
     /// In HTTP/1.1, the header fields say whether there is a body. Over HTTP/2 and later, only the body itself knows,
-    /// and this layer knows only the bodies of axum (crate feature `axum`) and tonic (`tonic`), and `()`: there,
-    /// requests with another type of body are not exempt.
+    /// and this layer knows only the bodies from axum (crate feature `axum`) and tonic (`tonic`), and `()`. Over these
+    /// versions, requests with another body type are not exempt.
     ///
-    /// A preflight of a key that a policy has [banned](crate::Policy::penalty) is not exempt, and is rejected with the
-    /// ban. The layer, its clones and all clients share one budget per process, which [live
+    /// A preflight with a key that a policy has [banned](crate::Policy::penalty) is not exempt, and is rejected with
+    /// the ban. The layer, its clones and all clients share one budget per process, which [live
     /// changes](RateLimitLayer::handle) do not touch. A preflight beyond the budget counts like any other request. So
-    /// all clients together gain `budget` at most, and a client that uses it up takes nothing else from others.
+    /// all clients together gain `budget` at most, and a client that uses it up does not take anything else from
+    /// others.
     ///
     /// Exempt preflights reach the inner service like any `OPTIONS` request. If a handler does its work for any method
     /// (axum's `any`), clients can make it do so for `budget` further requests.
@@ -177,13 +177,13 @@ impl RateLimitLayerBuilder {
 
     /// Answers rejected requests with the response that `respond` returns.
     ///
-    /// For plain HTTP requests only: gRPC and gRPC-Web clients always get a gRPC error, see
+    /// This is for plain HTTP requests only. gRPC and gRPC-Web clients always get a gRPC error, see
     /// [`grpc`](crate::grpc).
     ///
     /// The body is anything that converts to bytes, axum's `Body`, or any other body in a [`RejectionBody::new`].
     ///
     /// The closure sets the status, mostly to the rejection's. The fields that report the wait and the remaining quota,
-    /// and `Cache-Control`, are set after it; only a `Retry-After` of the closure that is longer is kept.
+    /// and `Cache-Control`, are set after it. Only a longer `Retry-After` from the closure is kept.
     ///
     /// ```
     /// use http::Response;
@@ -206,10 +206,10 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Attaches the [`Verdict`](crate::Verdict) to the extensions of admitted requests, for the handler, and of all
-    /// responses, for outer layers that log or count.
+    /// Puts the [`Verdict`](crate::Verdict) into the extensions of admitted requests, for the handler, and into those
+    /// of all responses, for outer layers that log or count.
     ///
-    /// Off unless set, since it costs some six allocations per request, and few handlers read it.
+    /// Off unless set, because it costs some six allocations per request, and few handlers read it.
     pub fn verdict(mut self) -> Self {
         self.settings.adds_verdict = true;
         self
@@ -218,14 +218,15 @@ impl RateLimitLayerBuilder {
     /// Sets the name of this layer in metrics (the label `route`) and log events: its route, or another property that
     /// distinguishes it.
     ///
-    /// Without it, policies of the same name in several layers are counted as one. A [`Config`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html)
-    /// sets it to the first path of the route. Do not use values that clients choose: each value makes new series.
+    /// Without it, policies with the same name in several layers are counted as one. A
+    /// [`Config`](https://docs.rs/tower-sluice-config/latest/tower_sluice_config/struct.Config.html) sets it to the
+    /// route's first path. Do not use values that clients choose, because each value makes new series.
     ///
     /// # Metrics
     ///
     /// With the feature `metrics`, each policy has these series, in the recorder that is installed when its first
-    /// request comes. The table has the names in Prometheus. The `metrics` crate gets them with dots:
-    /// `tower_sluice.rate_limiting.requests`, for example.
+    /// request comes. The table has the Prometheus names. The `metrics` crate gets them with dots, such as
+    /// `tower_sluice.rate_limiting.requests`.
     ///
     /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
     /// |---|---|---|
@@ -250,8 +251,8 @@ impl RateLimitLayerBuilder {
     /// [`observe`](RateLimitLayer#method.observe) is called.
     ///
     /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
-    /// services are dropped, its gauges are set to zero, since a recorder cannot remove a series. Its counters stay,
-    /// and continue if another policy of the same name follows.
+    /// services are dropped, its gauges are set to zero, because a recorder cannot remove a series. Its counters stay,
+    /// and continue if another policy with the same name follows.
     ///
     /// A counter costs one atomic addition, or one comparison if no recorder is installed.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
@@ -259,8 +260,8 @@ impl RateLimitLayerBuilder {
         self
     }
 
-    /// Calls `hook` with each [event](Event) of this layer's policies: a key begins to be limited, is banned, allowed
-    /// or let in again; a limiter fails, or works again. So an operator learns of a client before it complains.
+    /// Calls `hook` with each [event](Event) from this layer's policies: a key begins to be limited, is banned, allowed
+    /// or let in again, or a limiter fails, or works again. So an operator learns of a client before it complains.
     ///
     /// ```
     /// use tower_sluice::policy::Transition;
@@ -279,21 +280,21 @@ impl RateLimitLayerBuilder {
     ///
     /// # Cost
     ///
-    /// None for requests that are admitted. A rejection takes some 50 ns more, since the keys that are limited are kept
-    /// until their budgets are full again: up to 65,536 of them, in 2 MiB per policy, from the first rejection on. The
-    /// hook is called on the thread of the request, so it must not wait. Clients cause at most ten events per second
-    /// and policy; [`left_out`](Event::left_out) counts the others.
+    /// Admitted requests cost nothing more. A rejection takes some 50 ns more, because limited keys are kept until
+    /// their budgets are full again, up to 65,536 keys, in 2 MiB per policy, from the first rejection on. The hook is
+    /// called on the request's thread, so it must not wait. Clients cause at most ten events per second and policy, and
+    /// [`left_out`](Event::left_out) counts the others.
     ///
     /// # Log
     ///
-    /// Transitions are logged with a keyed hash of the key: that a key is limited at `info`, if there is a hook; all
-    /// others at `warn`. The end of a ban is no event: its length was reported when it began.
+    /// Transitions are logged with a keyed hash of the key. If there is a hook, a limited key is logged at `info`. All
+    /// others are logged at `warn`. The end of a ban is not an event, because its length was reported when it began.
     pub fn on_transition(mut self, hook: impl Fn(&Event<'_>) + Send + Sync + 'static) -> Self {
         self.settings.hook = Some(Hook::new(hook));
         self
     }
 
-    /// Sets the status code of rejections for gRPC clients; [`GrpcStatus::ResourceExhausted`] unless set.
+    /// Sets the status code in rejections for gRPC clients. [`GrpcStatus::ResourceExhausted`] unless set.
     pub fn grpc_status(mut self, status: GrpcStatus) -> Self {
         self.settings.own.responder.grpc_status = status;
         self

@@ -21,18 +21,17 @@ use crate::values::Backlog;
 
 /// Limits the requests to a service by one or more policies.
 ///
-/// The state of the limiters belongs to the layer: all services that it makes, and all their clones, share their
-/// budgets. Make the layer once, when the app is built, and mount it once on the path of a request: if it is mounted
-/// twice, it charges each request twice, and logs this once. Its [handle](Self::handle) changes the policies at run
-/// time.
+/// The limiters' state belongs to the layer, so all services that it makes, and all their clones, share their budgets.
+/// Make the layer once, when you build the app, and mount it once on a request's path. If it is mounted twice, it
+/// charges each request twice, and logs this once. Its [handle](Self::handle) changes the policies at run time.
 ///
-/// A request passes if every enforced policy that applies to it admits it. Then all of these policies are charged;
+/// A request passes if every enforced policy that applies to it admits it. If so, all these policies are charged, and
 /// otherwise, no policy is. They are charged before the inner service is called, and the charges stay if the client
 /// disconnects.
 ///
-/// So a request that one policy rejects, or that lacks a key, does not count for the other policies of the layer. To
-/// count such requests all the same, put the policy that counts them into an outer layer, since each layer charges on
-/// its own: a limit per address, for example, around a layer that rejects requests without an API key.
+/// So a request that one policy rejects, or that lacks a key, does not count for the layer's other policies. To count
+/// such requests nevertheless, put the policy that counts them into an outer layer, because each layer charges on its
+/// own. For example, put a limit per address around a layer that rejects requests without an API key.
 ///
 /// A rejected request does not reach the inner service: the layer answers it. Unless a
 /// [custom response](RateLimitLayerBuilder::rejection_response) is set, the answer is 429 (503 if all clients share the
@@ -47,12 +46,12 @@ use crate::values::Backlog;
 ///
 /// gRPC and gRPC-Web clients get a [native gRPC error](crate::grpc), from the same layer and the same budget.
 ///
-/// A client that waits for the time in `Retry-After` or `X-Rate-Limited-For` is then admitted, unless other requests of
-/// its key were charged meanwhile. The wait covers the limits of all policies of the layer, for the cost of this
-/// request, and their [bans](Policy::penalty). This has limits:
+/// A client that waits for the time in `Retry-After` or `X-Rate-Limited-For` is then admitted, unless other requests
+/// with its key were charged meanwhile. The wait covers the limits of all the layer's policies, for this request's
+/// cost, and their [bans](Policy::penalty). This has limits:
 ///
 /// - If a policy will never admit the request, or does not know when it will, both fields are absent.
-/// - Both are capped at 24.8 days, since the timers of clients overflow beyond that.
+/// - Both are capped at 24.8 days, because clients' timers overflow beyond that.
 /// - With a policy on Redis, the wait covers the state that this process knows.
 /// - Charges [that may be refunded](Policy::charge_when) are assumed to be refunded.
 ///
@@ -60,17 +59,16 @@ use crate::values::Backlog;
 ///
 /// Mount this layer
 ///
-/// - inside of CORS: then rejections get CORS fields, too, and preflights do not reach this layer, which would charge
+/// - inside CORS, so that rejections get CORS fields, too, and preflights do not reach this layer, which would charge
 ///   them like all requests;
-/// - inside of authentication, if the user is the key;
-/// - outside of concurrency limits and everything costly, so that no rejected request reaches these. A request that
-///   waits in a [`LeakyQueue`](crate::LeakyQueue) is an exception: it occupies the readiness of the services inside,
-///   such as a permit of a concurrency limit.
+/// - inside authentication, if the user is the key;
+/// - outside concurrency limits and everything costly, so that no rejected request reaches these. A request that waits
+///   in a [`LeakyQueue`](crate::LeakyQueue) is an exception, because it occupies the inner services' readiness, such as
+///   a concurrency limit's permit.
 ///
-/// To put two layers around one route of axum, pass both to one call of `layer`, as a tuple (the first is the
-/// outermost) or a `tower::ServiceBuilder`. Two calls, `get(handler).layer(a).layer(b)`, do not compile (E0283),
-/// regardless of the layers: axum cannot infer the type of the error between them. Around a `Router`, two calls
-/// compile.
+/// To put two layers around one axum route, pass both to one `layer` call, as a tuple (the first is the outermost) or a
+/// `tower::ServiceBuilder`. Two calls, `get(handler).layer(a).layer(b)`, do not compile (E0283), regardless of the
+/// layers, because axum cannot infer the error type between them. Around a `Router`, two calls compile.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -111,7 +109,7 @@ pub struct RateLimitLayer {
 }
 
 impl RateLimitLayer {
-    /// Makes a layer that enforces one policy, or an array or `Vec` of them, with the default settings.
+    /// Makes a layer that enforces one policy, or an array or `Vec` of policies, with the default settings.
     ///
     /// # Panics
     ///
@@ -121,10 +119,10 @@ impl RateLimitLayer {
         Self::builder(policies).build()
     }
 
-    /// Makes a layer that gives each client a budget of its own: one policy, `per-client`, keyed by [`PeerIp`].
+    /// Makes a layer that gives each client its own budget, with one policy, `per-client`, keyed by [`PeerIp`].
     ///
-    /// The key is the address of the connection's peer, with IPv6 grouped by network. Behind a proxy, that is the
-    /// proxy's address for all clients: there, write a [`Policy`] with [`ClientIp`](crate::key::ClientIp).
+    /// The key is the connection's peer address, with IPv6 grouped by network. Behind a proxy, that is the proxy's
+    /// address for all clients, so write a [`Policy`] with [`ClientIp`](crate::key::ClientIp) instead.
     ///
     /// ```
     /// use tower_sluice::{Quota, RateLimitLayer};
@@ -133,15 +131,16 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::per_client(Quota::per_second(10).burst(20));
     /// ```
     ///
-    /// A [`Quota`](crate::Quota) makes a [`TokenBucket`](crate::TokenBucket) in memory; any other limiter can be given.
+    /// A [`Quota`](crate::Quota) makes a [`TokenBucket`](crate::TokenBucket) in memory. You can give any other limiter,
+    /// too.
     #[track_caller]
     #[doc(alias("per ip", "ip address"))]
     pub fn per_client(limiter: impl IntoLimiter) -> Self {
         Self::of_clients(limiter)
     }
 
-    /// The only layer that may need no [longer path](LongerPath): its policy has no options, and the limiter may be of
-    /// a type that always decides.
+    /// The only layer that may not need a [longer path](LongerPath), because its policy has no options, and its
+    /// limiter's type may always decide.
     #[track_caller]
     fn of_clients<L: IntoLimiter>(limiter: L) -> Self {
         let policy = Policy::new("per-client", limiter.into_deciding()).key(PeerIp::new());
@@ -162,26 +161,26 @@ impl RateLimitLayer {
         Self::builder(policies).try_build()
     }
 
-    /// Configures a layer: the fields of responses, the form of rejections, and so on.
+    /// Configures a layer's response fields, the form of its rejections, and so on.
     pub fn builder(policies: impl IntoPolicies) -> RateLimitLayerBuilder {
         RateLimitLayerBuilder::new(policies)
     }
 
-    /// Returns a handle that replaces the policies of this layer, its clones and all their services, while they run.
+    /// Returns a handle that replaces the policies in this layer, its clones and all their services, while they run.
     #[must_use]
     #[doc(alias("hot reload", "reload"))]
     pub fn handle(&self) -> LimitsHandle {
         LimitsHandle::of(Arc::clone(self.complete()))
     }
 
-    /// Rejects, with 503, all waiters in the queues of this layer, and all requests to these queues from now on: see
+    /// Rejects, with 503, all waiters in this layer's queues, and all requests to these queues from now on: see
     /// [`LimitsHandle::close`].
     pub fn close(&self) {
         self.state.close();
     }
 
-    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request: the occupancy of tables,
-    /// and the health of stores. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
+    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request, such as table occupancy
+    /// and store health. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {
@@ -198,28 +197,28 @@ impl RateLimitLayer {
     {
     }
 
-    /// The number of requests that the [shadow](Policy::shadow) policy of this name would have rejected;
-    /// `None` if there is no policy of this name.
+    /// The number of requests that the [shadow](Policy::shadow) policy with this name would have rejected. `None` if
+    /// there is no policy with this name.
     #[must_use]
     pub fn shadow_rejected(&self, policy: &str) -> Option<u64> {
         self.state.load().policy(policy).map(|policy| policy.lineage.record.shadow_rejected.load(Ordering::Relaxed))
     }
 
-    /// The number of requests on which the limiter of the policy of this name could not decide; `None` if there is no
-    /// policy of this name. The policy's [`FailureMode`](crate::FailureMode) decided on them, unless it is a shadow.
+    /// The number of requests on which this policy's limiter could not decide. `None` if there is no policy with this
+    /// name. The policy's [`FailureMode`](crate::FailureMode) decided on them, unless it is a shadow.
     #[must_use]
     pub fn limiter_failures(&self, policy: &str) -> Option<u64> {
         self.state.load().policy(policy).map(|policy| policy.lineage.record.failures.load(Ordering::Relaxed))
     }
 
-    /// The waiters in the limiter of the policy of this name, such as a [`LeakyQueue`](crate::LeakyQueue);
-    /// `None` if there is no policy of this name, or if its limiter never delays requests.
+    /// The waiters in this policy's limiter, such as a [`LeakyQueue`](crate::LeakyQueue). `None` if there is no policy
+    /// with this name, or if its limiter never delays requests.
     #[must_use]
     pub fn backlog(&self, policy: &str) -> Option<Backlog> {
         self.complete().load().policy(policy)?.limiter.stats().backlog
     }
 
-    /// Returns the state, for those who may do more with it than to evaluate requests.
+    /// Returns the state, for callers that may do more with it than evaluate requests.
     pub(crate) fn complete(&self) -> &Arc<LayerState<Http>> {
         self.state.install(LongerPath::WHOLE);
         self.state.load().policies.iter().for_each(|policy| DecidingBucket::complete(&*policy.limiter));

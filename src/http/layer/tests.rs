@@ -1,4 +1,4 @@
-//! What a layer can do with its bucket per client, whose rarer operations are missing until something needs them.
+//! Tests of a layer with a bucket per client, whose rarer operations are missing until something needs them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn quota(units: u64) -> Quota {
     Quota::per_hour(units)
 }
 
-/// The status of the response to a request of the peer.
+/// Sends a request from the peer, and returns the response's status.
 fn send(layer: &RateLimitLayer) -> StatusCode {
     let service = layer.layer(service_fn(|_| async { Ok::<_, ()>(Response::new(())) }));
     let mut request = Request::new(());
@@ -28,7 +28,7 @@ fn send(layer: &RateLimitLayer) -> StatusCode {
     block_on(service.oneshot(request)).expect("the service does not fail").status()
 }
 
-/// The status of the next requests.
+/// The next requests' statuses.
 fn send_all<const N: usize>(layer: &RateLimitLayer) -> [u16; N] {
     [(); N].map(|()| send(layer).as_u16())
 }
@@ -75,7 +75,7 @@ fn a_snapshot_has_the_clients() {
 }
 
 #[test]
-fn figures_of_a_bucket_per_client() {
+fn a_bucket_per_client_has_figures() {
     let layer = RateLimitLayer::per_client(quota(3));
     assert_eq!(send_all(&layer), [200]);
     assert_eq!(layer.backlog("per-client"), None);
@@ -86,7 +86,7 @@ fn figures_of_a_bucket_per_client() {
     assert!(stats.table.is_some_and(|table| table.capacity > 0 && table.evicted_live == 0));
 }
 
-/// A quota that does not fit into words.
+/// The quota does not fit into words.
 #[test]
 fn a_huge_bucket_per_client_decides() {
     let layer = RateLimitLayer::per_client(quota(1).burst(u64::from(u32::MAX) + 1));

@@ -1,4 +1,4 @@
-//! Annotates responses: with fields and extensions that report the decisions on their requests.
+//! Annotates responses with fields and extensions that report the decisions on their requests.
 
 use http::{Extensions, Method, Request, Response};
 
@@ -8,7 +8,7 @@ use crate::engine::outcome::Rare;
 use crate::http::{extensions, headers};
 
 impl Annotations {
-    /// Adds to the extensions of the request, before the inner service is called.
+    /// Adds to the request's extensions, before the inner service is called.
     #[inline(always)]
     pub(crate) fn extend_request<B>(&mut self, request: &mut Request<B>) {
         if !matches!(self, Self::Known { rare: None, .. }) {
@@ -36,7 +36,7 @@ impl Annotations {
         }
     }
 
-    /// Ends a request to which the inner service has no response but an error.
+    /// Ends a request for which the inner service has returned an error.
     #[cold]
     pub(crate) fn fail(self) {
         match self {
@@ -46,7 +46,7 @@ impl Annotations {
         }
     }
 
-    /// Annotates the response. Returns the annotations of a request that is [still open](Self::settle).
+    /// Annotates the response. If the request is [still open](Self::settle), returns its annotations.
     #[inline(always)]
     pub(crate) fn write<B>(self, response: &mut Response<B>) -> Option<Self> {
         match self {
@@ -86,7 +86,7 @@ impl Annotations {
     }
 }
 
-/// A request that ends with the body of its response.
+/// A request that ends with its response's body.
 pub(crate) enum StillOpen {
     Held(HeldRequest),
     Open(Box<dyn StaysOpen>),

@@ -1,8 +1,7 @@
-//! Requests that hold units, and await nothing else of their responses.
+//! Requests that hold units, and do not await anything else from their responses.
 //!
-//! An [open request](super::StaysOpen) keeps the entries of its transaction. A held one keeps its units alone: one
-//! allocation for them, which it shares with the [`Permits`](crate::Permits) in the extensions of the request, and one
-//! for these.
+//! An [open request](super::StaysOpen) keeps its transaction's entries. A held one keeps only its units, in one
+//! allocation, which it shares with the [`Permits`](crate::Permits) in the request's extensions, and one for these.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use crate::http::extensions as attached;
 use crate::http::head::ResponseHead;
 use crate::values::RequestEnd;
 
-/// The units of an admitted request, until its body has ended, has failed, or was dropped; or, without a response,
+/// An admitted request's units, until its body has ended, has failed, or was dropped. Without a response, they stay
 /// until the client has disconnected or the service has failed.
 pub(crate) struct HeldRequest {
     held: Arc<Held>,
@@ -34,17 +33,17 @@ impl HeldRequest {
         attached::add_permits(&self.held, extensions);
     }
 
-    /// Notes the head of a response of which no more is known.
+    /// Notes a response's head, if nothing more will be known about the response.
     pub(crate) fn note_last(&mut self, response: &ResponseHead<'_>) {
         self.ending.note_last(response);
     }
 
-    /// Notes how the request is over, without a response.
+    /// Notes how the request has ended, without a response.
     pub(crate) fn end_as(&mut self, end: RequestEnd) {
         self.ending.end_as(end);
     }
 
-    /// Notes the head of the response.
+    /// Notes the response's head.
     pub(crate) fn note_head(&mut self, response: &ResponseHead<'_>) {
         self.ending.note_head(response);
         self.held.begin_body();
@@ -74,7 +73,7 @@ impl EndsWithBody for HeldRequest {
 }
 
 impl Drop for HeldRequest {
-    // Not inlined, so that requests that hold nothing do not pay for the registers.
+    // Not inlined, so that requests that do not hold units do not pay for the registers.
     #[inline(never)]
     fn drop(&mut self) {
         self.held.release(self.ending.request_end());

@@ -1,7 +1,7 @@
-//! What ends with the response to an admitted request.
+//! The charges and units that end with an admitted request's response.
 //!
-//! What most programs never make, a request that [stays open](StaysOpen), is behind a pointer to a trait. So a program
-//! that cannot make it is not linked with its code.
+//! A request that [stays open](StaysOpen), which most programs never make, is behind a trait object. So a program that
+//! cannot make it is not linked with its code.
 
 mod annotations;
 mod ending;
@@ -21,26 +21,26 @@ use crate::engine::verdict::Verdict;
 use crate::http::head::ResponseHead;
 use crate::values::RequestEnd;
 
-/// The annotations of a request's response.
+/// The annotations for a request's response.
 pub(crate) type Annotations = Admitted<Http>;
 
 const _: () = assert!(size_of::<Annotations>() <= 32, "every response future holds them");
 
-/// A request that is not over before the body of its response ends. Dropped, it ends.
+/// A request that is not over before its response's body ends. Dropping it ends it.
 pub(crate) trait EndsWithBody {
-    /// Notes that the server asks for the next frame of the body.
+    /// Notes that the server asks for the body's next frame.
     fn note_poll(&self);
 
-    /// Counts the bytes of a frame of the body, which the server has now.
+    /// Counts the bytes in a body frame, which the server has now.
     fn note_bytes(&mut self, bytes: usize);
 
     /// Notes the trailers, in which gRPC has its status.
     fn note_trailers(&mut self, trailers: &HeaderMap);
 
-    /// Notes an error of the body.
+    /// Notes an error from the body.
     fn fail(&mut self);
 
-    /// Notes that the body has no more frames.
+    /// Notes that the body has ended.
     fn note_end(&self);
 }
 
@@ -66,24 +66,24 @@ impl<R: EndsWithBody + ?Sized> EndsWithBody for Box<R> {
     }
 }
 
-/// An admitted request whose accounts depend on its response: charges await settlement, or retries may be free.
+/// An admitted request that depends on its response, because charges await settlement, or retries may be free.
 pub(crate) trait StaysOpen: EndsWithBody + Send + Sync {
     /// Notes whether the method is `HEAD`. Lets the handler settle costs, take the units that the request holds, and
     /// see the verdict so far.
     fn begin(&mut self, is_head: bool, extensions: &mut Extensions);
 
-    /// Settles what depends on the head of the response, and returns the annotations of the response.
+    /// Settles the charges that depend on the response's head, and returns the response's annotations.
     fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations;
 
     /// Whether anything remains to end with the body.
     fn lasts(&self) -> bool;
 
-    /// The verdict so far, if the layer adds one, and what reports the cost, if a policy awaits that.
+    /// The verdict so far, if the layer adds one, and the handle that reports the cost, if a policy awaits one.
     fn look(&self) -> (Option<Verdict>, Option<Settlement>);
 
-    /// Settles what depends on the head of a response of which no more is known.
+    /// Settles the charges that depend on a response's head, if nothing more will be known about the response.
     fn settle_last(&mut self, response: &ResponseHead<'_>);
 
-    /// Notes how the request is over, without a response.
+    /// Notes how the request has ended, without a response.
     fn end_as(&mut self, end: RequestEnd);
 }

@@ -1,4 +1,4 @@
-//! Open requests: what their responses tell the engine.
+//! Open requests: passes information from their responses to the engine.
 
 use http::{Extensions, HeaderMap};
 
@@ -13,11 +13,11 @@ use crate::http::grpc;
 use crate::http::head::{KeptHead, ResponseHead};
 use crate::values::RequestEnd;
 
-/// How far the response to an open request has come.
+/// How far an open request's response has come.
 #[derive(Default)]
 pub(crate) struct ResponseProgress {
     ending: Ending,
-    /// The head of a gRPC response, if charges depend on its status, which comes in the trailers.
+    /// A gRPC response's head, if charges depend on its status, which comes in the trailers.
     awaiting_status: Option<Box<KeptHead>>,
 }
 
@@ -41,7 +41,7 @@ impl StaysOpen for OpenRequest<Http> {
         }
     }
 
-    /// Settles the charges that depend on the head of the response. Releases the units that are held until then.
+    /// Settles the charges that depend on the response's head. Releases the units that are held until then.
     fn settle_head(&mut self, response: &ResponseHead<'_>) -> Annotations {
         self.progress.ending.note_head(response);
         let end = self.progress.ending.at_head();

@@ -7,9 +7,9 @@ use crate::engine::reason::Reason;
 use crate::engine::verdict::PolicyVerdict;
 use crate::http::grpc::{Code, GrpcRetry, GrpcStatus, Protocol, Status, Violation};
 
-/// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status for an exceeded limit.
+/// Makes the response to a rejected request in `protocol`. `exceeded` is the layer's status if a limit is exceeded.
 pub(super) fn response(rejection: &Rejection, exceeded: GrpcStatus, protocol: Protocol) -> Response<()> {
-    // The limit of an overloaded server is no quota of the client's, and a suspended quota is not used up.
+    // An overloaded server's limit is not the client's quota, and a suspended quota is not used up.
     let is_quota = !matches!(rejection.reason(), Reason::Overloaded | Reason::Suspended);
     let violations: Vec<_> = rejection.verdict().violated().filter(|_| is_quota).map(violation).collect();
     let status = Status {
@@ -32,9 +32,9 @@ fn code_of(rejection: &Rejection, exceeded: GrpcStatus) -> Code {
         // Many clients retry UNAVAILABLE by default, and no retry helps a request that costs too much.
         Reason::LimitExceeded if rejection.retry() == GrpcRetry::Never => Code::ResourceExhausted,
         Reason::LimitExceeded => exceeded.into(),
-        // UNAVAILABLE also means an outage of the server, and a ban is the client's own doing.
+        // UNAVAILABLE also means a server outage, but a ban is the client's own doing.
         Reason::Banned | Reason::BannedByHand => Code::ResourceExhausted,
-        // Not RESOURCE_EXHAUSTED: nothing is used up.
+        // RESOURCE_EXHAUSTED would be wrong, because nothing is used up.
         Reason::Suspended => Code::PermissionDenied,
         Reason::Overloaded | Reason::LimiterFailed => Code::Unavailable,
         Reason::MissingKey | Reason::AmbiguousKey => Code::InvalidArgument,
@@ -66,7 +66,7 @@ mod tests {
         let without_key = |error| Rejection::without_key(&error);
         let failed = |error| Rejection::limiter_failed(&policy, &error, Verdict::default());
         let what = "header x-api-key";
-        // The statuses of a layer that answers RESOURCE_EXHAUSTED, and of a layer that answers UNAVAILABLE.
+        // The statuses from a layer that answers RESOURCE_EXHAUSTED, and from a layer that answers UNAVAILABLE.
         for (rejection, statuses, pushback) in [
             (exceeded(short), ["8", "14"], Some("5")),
             (exceeded(Wait::Never), ["8", "8"], Some("-1")),

@@ -1,4 +1,4 @@
-//! For axum's handlers: a rejection as their response, and the verdict as their argument.
+//! For axum handlers: a rejection as their response, and the verdict as their argument.
 
 use axum::body::Body;
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
@@ -11,14 +11,14 @@ use crate::engine::verdict::Verdict;
 use crate::http::head::RequestHead;
 use crate::http::log;
 
-/// In plain HTTP: axum does not say which request is answered. For gRPC, see [`Rejection::response`].
+/// Responds in plain HTTP, because axum does not say which request is answered. For gRPC, see [`Rejection::response`].
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         self.response(&RequestHead::from(&Request::new(()))).map(Body::new)
     }
 }
 
-/// As [`Rejection`].
+/// Responds like [`Rejection`].
 impl IntoResponse for Box<Rejection> {
     fn into_response(self) -> Response {
         (*self).into_response()

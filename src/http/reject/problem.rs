@@ -1,23 +1,24 @@
-//! The bodies of rejections: problem details in JSON (RFC 9457), or one sentence of plain text.
+//! Rejection bodies: problem details in JSON (RFC 9457), or one plain text sentence.
 
 use http::StatusCode;
 
 use super::rejection::{BANNED, EXCEEDED, OVERLOADED, OVERLOADED_LATER, Rejection};
 use crate::engine::reason::Reason;
 
-/// The base of the problem types of draft-ietf-httpapi-ratelimit-headers-11, section 5: requested, not registered yet.
+/// The base address of the problem types in draft-ietf-httpapi-ratelimit-headers-11, section 5. They are requested, but
+/// not registered yet.
 pub(crate) const DRAFT: &str = "https://iana.org/assignments/http-problem-types";
 
-/// The problem types of the draft: the fragment of the address, and the title.
+/// The draft's problem types: the address's fragment, and the title.
 const QUOTA: (&str, &str) = ("#quota-exceeded", "Quota Exceeded");
 const ABUSE: (&str, &str) = ("#abnormal-usage-detected", "Abnormal Usage Detected");
 const CAPACITY: (&str, &str) = ("#temporary-reduced-capacity", "Temporary Reduced Capacity");
 
 /// Writes problem details.
 pub(crate) struct Problem {
-    /// The address of the types. `None` to write `about:blank`, which stands for the status alone.
+    /// The types' base address. `None` to write `about:blank`, which stands for the status alone.
     base: Option<Box<str>>,
-    /// The beginnings of most bodies, up to the number of the wait, and whether there is a wait.
+    /// The beginnings of most bodies, up to the wait, and whether there is a wait.
     beginnings: [(Reason, StatusCode, bool, Box<[u8]>); 5],
 }
 
@@ -35,7 +36,7 @@ impl Problem {
         Self { base: base.map(Box::from), beginnings }
     }
 
-    /// Writes the body of a rejection.
+    /// Writes a rejection's body.
     pub(crate) fn json(&self, rejection: &Rejection) -> Vec<u8> {
         let reason = rejection.reason();
         let status = rejection.status();
@@ -52,7 +53,7 @@ impl Problem {
         };
         let wait = detail.wait();
         let violated = || rejection.verdict().violated().map(|violated| violated.name().as_bytes());
-        // The exact length, if there is one name: one allocation.
+        // If there is one name, this is the exact length, so that there is one allocation.
         let names: usize = violated().map(|name| name.len() + VIOLATED.len() + 1).sum();
         let mut out = Vec::with_capacity(begin.len() + wait.len() + detail.after.len() + names + END.len());
         out.extend_from_slice(begin);
@@ -61,7 +62,7 @@ impl Problem {
         let (mut separator, mut end) = (VIOLATED, END);
         for name in violated() {
             out.extend_from_slice(separator);
-            // A token: nothing to escape.
+            // A name is a token, so we need not escape it.
             out.extend_from_slice(name);
             (separator, end) = (br#"",""#, br#""]}"#);
         }
@@ -73,16 +74,16 @@ impl Problem {
 const VIOLATED: &[u8] = br#"","violated-policies":[""#;
 const END: &[u8] = br#""}"#;
 
-/// Writes the beginning of a body, with the detail up to the wait: `before`.
+/// Writes a body's beginning, with the detail up to the wait, `before`.
 #[cold]
 fn beginning(base: Option<&str>, reason: Reason, status: StatusCode, before: &str) -> Vec<u8> {
     let kind = match reason {
-        // A server error: all clients share the limit.
+        // A server error means that all clients share the limit.
         Reason::LimitExceeded if status.is_server_error() => Some(CAPACITY),
         Reason::LimitExceeded => Some(QUOTA),
         Reason::Overloaded | Reason::LimiterFailed => Some(CAPACITY),
         Reason::Banned | Reason::BannedByHand => Some(ABUSE),
-        // The draft has no type for it: `about:blank` with the status says what there is to say (RFC 9457, 4.2.1).
+        // The draft does not have a type for it, and `about:blank` with the status says enough (RFC 9457, 4.2.1).
         Reason::Suspended => None,
         Reason::MissingKey | Reason::AmbiguousKey | Reason::Misconfigured => None,
     };
@@ -106,7 +107,7 @@ pub(crate) fn sentence(rejection: &Rejection) -> Vec<u8> {
 
 /// Appends the inside of a JSON string (RFC 8259, section 7).
 fn push_escaped(out: &mut Vec<u8>, text: &str) {
-    // The common case. The fold, unlike `any`, has no early exit, so the compiler checks many bytes at a time.
+    // Fast path. The fold, unlike `any`, does not exit early, so the compiler checks many bytes at a time.
     if !text.bytes().fold(false, |found, byte| found | is_escaped(byte)) {
         return out.extend_from_slice(text.as_bytes());
     }

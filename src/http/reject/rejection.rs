@@ -19,8 +19,9 @@ use crate::values::{Decision, LimiterError};
 ///
 /// # In a handler
 ///
-/// A handler that asks a limiter itself answers as a layer would by [`unless_allowed`](Self::unless_allowed). With axum
-/// (crate feature `axum`), a `Box<Rejection>` is a response, and so is a [`LimiterError`] as one: 503.
+/// With [`unless_allowed`](Self::unless_allowed), a handler that asks a limiter itself answers as a layer would. With
+/// axum (crate feature `axum`), a `Box<Rejection>` is a response, and a [`LimiterError`] converts to one, with status
+/// 503.
 ///
 #[cfg_attr(feature = "axum", doc = "```")]
 #[cfg_attr(not(feature = "axum"), doc = "```ignore")]
@@ -67,17 +68,17 @@ pub struct Rejection {
 /// The detail: a sentence that begins with a capital and ends with a full stop.
 #[derive(Clone, Debug)]
 enum Detail {
-    /// `before`, and the wait. The text is made when it is read: the jitter may lengthen the wait before that.
+    /// `before`, and the wait. The text is made when it is read, because the jitter may lengthen the wait before that.
     Wait {
         before: &'static str,
     },
     Plain(Cow<'static, str>),
 }
 
-/// The pieces of a detail. Written one after the other, they are the sentence.
+/// A detail's pieces. Written one after the other, they are the sentence.
 pub(crate) struct Sentence<'a> {
-    /// The sentence up to the wait. If there is no wait, the whole sentence, which may need escaping in JSON: it can
-    /// contain what a key extractor looks for.
+    /// The sentence up to the wait. If there is no wait, the whole sentence. That may need escaping in JSON, because it
+    /// can contain the name that a key extractor looks for.
     pub(crate) before: &'a str,
     /// The number of seconds to wait, if the wait is part of the sentence.
     pub(crate) seconds: Option<u64>,
@@ -85,7 +86,7 @@ pub(crate) struct Sentence<'a> {
     pub(crate) after: &'static str,
 }
 
-/// The details of rejections that advertise a wait, up to the wait.
+/// The details in rejections that advertise a wait, up to the wait.
 pub(super) const EXCEEDED: &str = "The limit is used up; retry in ";
 pub(super) const BANNED: &str = "Too many retries before the advertised wait was over; retry in ";
 pub(super) const OVERLOADED: &str = "The server is overloaded; retry in ";
@@ -101,7 +102,7 @@ const DAY: u64 = 24 * HOUR;
 
 impl Sentence<'_> {
     /// The wait as people read it, rounded up: the number of seconds below an hour, `1 hour 2 minutes` below a day, and
-    /// `7 days 9 hours` from there on. Empty if the sentence has none.
+    /// `7 days 9 hours` from there on. Empty if the sentence does not have a wait.
     #[inline]
     pub(crate) fn wait(&self) -> Text<24> {
         let mut text = Text::new();
@@ -114,11 +115,11 @@ impl Sentence<'_> {
     }
 }
 
-/// Appends a wait of an hour or more, in two units. The smaller one is rounded up, and left out if it is zero.
+/// Appends a wait from an hour on, in two units. The smaller one is rounded up, and left out if it is zero.
 #[cold]
 fn push_long_wait(text: &mut Text<24>, seconds: u64) {
     let minutes = seconds.div_ceil(MINUTE);
-    // Rounded up to the minute, the last seconds of a day are a whole day.
+    // Rounded up to the minute, a day's last seconds become a whole day.
     let ((unit, large), (smaller_unit, small)) = if minutes < DAY / MINUTE {
         (("hour", minutes / 60), ("minute", minutes % 60))
     } else {
@@ -142,25 +143,25 @@ fn push_count(text: &mut Text<24>, count: u64, unit: &str) {
     }
 }
 
-/// The advertised wait when a limiter failed: a guess, since the duration of the outage is unknown. The shortest that
-/// `Retry-After` can advertise: a client that comes back too early is only rejected once more.
+/// The advertised wait when a limiter failed. It is a guess, because the outage's duration is unknown, and the shortest
+/// wait that `Retry-After` can advertise, because a client that comes back too early is only rejected once more.
 const RETRY_FAILED_AFTER: Duration = Duration::from_secs(1);
 
 impl Rejection {
     /// Returns an answer that admits (a decision, or a permit), or a rejection with status 429 in the name of `policy`,
-    /// boxed, since it is large. For handlers that ask a limiter themselves; a layer does all this by itself. A permit
-    /// of a limiter that [sheds](crate::limiter::Description::shedding), such as [`Overload`](crate::Overload), is
-    /// rejected with status 503, and a [suspended](crate::Quota::suspended) key with 403.
+    /// boxed, because it is large. Use it in handlers that ask a limiter themselves. A layer does all this by itself.
+    /// If the permit comes from a limiter that [sheds](crate::limiter::Description::shedding), such as
+    /// [`Overload`](crate::Overload), the status is 503, and for a [suspended](crate::Quota::suspended) key, it is 403.
     ///
     /// # Errors
     ///
     /// If the request is rejected. The error's [response](Self::response) has `Retry-After`, `X-Rate-Limited-For`,
     /// `Cache-Control: no-store` and problem details; [`DecisionFields`](crate::headers::DecisionFields) makes the
-    /// fields that report what is left.
+    /// fields that report the remaining units.
     ///
     /// # Panics
     ///
-    /// If `policy` is no name of a [`Policy`](crate::Policy::new), which bodies and fields show.
+    /// If `policy` is not a valid [`Policy`](crate::Policy::new) name, because bodies and fields show it.
     #[track_caller]
     pub fn unless_allowed<D: Borrow<Decision>>(policy: &str, answer: D) -> Result<D, Box<Self>> {
         if let Err(error) = validate_name(policy) {
@@ -200,7 +201,7 @@ impl Rejection {
         Self::by_policies(Reason::BannedByHand, BANNED_BY_HAND, status, wait, verdict)
     }
 
-    /// No wait helps, whatever other policies say.
+    /// No wait helps, regardless of other policies.
     pub(crate) fn suspended(status: StatusCode, verdict: Verdict) -> Self {
         let suspended = Self::plain(Reason::Suspended, status, SUSPENDED.into(), GrpcRetry::Never);
         Self { verdict: verdict.rejected(), ..suspended }
@@ -233,7 +234,7 @@ impl Rejection {
         Self::plain(reason, StatusCode::BAD_REQUEST, detail.into(), GrpcRetry::Never)
     }
 
-    /// The mistake is the operator's: the log has it, and clients learn no more than that there is one.
+    /// The mistake is the operator's, so the log describes it, and clients only learn that there is one.
     pub(crate) fn misconfigured() -> Self {
         let detail = "The server is misconfigured.".into();
         Self::plain(Reason::Misconfigured, StatusCode::INTERNAL_SERVER_ERROR, detail, GrpcRetry::Never)
@@ -247,7 +248,7 @@ impl Rejection {
         Self::failed(&format!("The rate limit `{}`", policy.name()), error, verdict)
     }
 
-    /// `limit` is the beginning of the detail.
+    /// `limit` begins the detail.
     fn failed(limit: &str, error: &LimiterError, verdict: Verdict) -> Self {
         let problem = if error.is_closed() {
             "has been closed and queues no more requests"
@@ -260,7 +261,7 @@ impl Rejection {
         Self { verdict: verdict.rejected(), ..failed }
     }
 
-    /// Lengthens the wait by a random part of the jitter, if a wait helps.
+    /// Lengthens the wait by a random time within the jitter, if a wait helps.
     #[inline]
     pub(crate) fn lengthen(&mut self, jitter: Jitter) {
         if let GrpcRetry::After(wait) = &mut self.retry {
@@ -274,13 +275,13 @@ impl Rejection {
         self.reason
     }
 
-    /// The status of the response.
+    /// The response's status.
     #[must_use]
     pub const fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// One sentence for people, without the key or an address. It has the wait of `Retry-After`, from an hour on
+    /// One sentence for people, without the key or an address. It has the wait from `Retry-After`, from an hour on
     /// rounded up to two units: "retry in 7 days 9 hours".
     #[must_use]
     pub fn detail(&self) -> Cow<'_, str> {
@@ -308,7 +309,7 @@ impl Rejection {
         }
     }
 
-    /// The wait that the response advertises; `None` if no wait is known to help.
+    /// The wait that the response advertises. `None` if no wait is known to help.
     ///
     /// | reason | wait |
     /// |---|---|
@@ -317,11 +318,11 @@ impl Rejection {
     /// | [`LimiterFailed`](Reason::LimiterFailed) | one second: a guess, since the duration of the outage is unknown |
     /// | any other | `None` |
     ///
-    /// If a rate limit rejects a request that an overloaded server would shed as well, the wait is the rate limit's: an
-    /// estimate does not lengthen a promise.
+    /// If a rate limit rejects a request that an overloaded server would shed as well, the wait is the rate limit's,
+    /// because an estimate does not lengthen a promise.
     ///
-    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. No field
-    /// advertises more than [24.8 days](crate::headers::WaitFields).
+    /// The layer adds its [jitter](crate::layer::RateLimitLayerBuilder::retry_jitter), if it has one. Fields advertise
+    /// at most [24.8 days](crate::headers::WaitFields).
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         self.retry.wait()
@@ -336,7 +337,7 @@ impl Rejection {
         self.retry
     }
 
-    /// The decisions of all policies that have decided; none if the request lacks a key.
+    /// The decisions by all policies that have decided. Empty if the request lacks a key.
     #[must_use]
     pub const fn verdict(&self) -> &Verdict {
         &self.verdict
@@ -357,18 +358,18 @@ impl From<Wait> for GrpcRetry {
     }
 }
 
-/// For handlers whose policies decide on [values of their own](crate::direct::Limits):
-/// `limits.decide(&job).await?` in a handler that returns a `Box<Rejection>`. As [`From<Rejected>`](Rejection).
+/// For handlers whose policies decide on [their own values](crate::direct::Limits): `limits.decide(&job).await?` in a
+/// handler that returns a `Box<Rejection>`. Works like [`From<Rejected>`](Rejection).
 impl From<Box<Rejected>> for Box<Rejection> {
     fn from(rejected: Box<Rejected>) -> Self {
         Self::new((*rejected).into())
     }
 }
 
-/// For a service over HTTP whose policies decide on [values of its own](crate::direct::Limits): 429, or 503 if all
-/// values share the key, if the server is overloaded, or if a limiter fails; 403 for a suspended key, and 400 for a
-/// value without the key that it must have. The response has `Retry-After` and a body, and no `RateLimit` fields, which
-/// are a layer's.
+/// For a service over HTTP whose policies decide on [its own values](crate::direct::Limits). The status is 429, or 503
+/// if all values share the key, if the server is overloaded, or if a limiter fails. It is 403 for a suspended key, and
+/// 400 for a value without the key that it must have. The response has `Retry-After` and a body, but no `RateLimit`
+/// fields, which only layers have.
 impl From<Rejected> for Rejection {
     fn from(rejected: Rejected) -> Self {
         let Rejected { reason, is_due_to_others, retry_after, may_retry, verdict, problem } = rejected;
@@ -395,8 +396,8 @@ impl From<Rejected> for Rejection {
     }
 }
 
-/// For handlers that ask a limiter themselves: 503. The error itself is neither in the response nor in the log: log it
-/// first if it should be.
+/// Status 503, for handlers that ask a limiter themselves. The response and the log do not have the error itself, so
+/// log it first if you need it.
 impl From<LimiterError> for Box<Rejection> {
     fn from(error: LimiterError) -> Self {
         Self::new(Rejection::failed("The rate limit", &error, Verdict::default()))
@@ -417,9 +418,9 @@ mod tests {
         Wait::After(Duration::from_secs(seconds))
     }
 
-    /// A client was told to retry in 633743 seconds.
+    /// Regression: a response said "retry in 633743 seconds".
     #[test]
-    fn a_long_wait_is_written_in_days_hours_and_minutes_rounded_up() {
+    fn long_waits_are_rounded_up_for_people() {
         let status = StatusCode::TOO_MANY_REQUESTS;
         for (seconds, expected) in [
             (2, "2 seconds"),
@@ -436,7 +437,7 @@ mod tests {
             (86_401, "1 day 1 hour"),
             (90_001, "1 day 2 hours"),
             (172_799, "2 days"),
-            // 7 days, 8 hours and 143 seconds: after "7 days 8 hours", a retry would be too early.
+            // This is 7 days, 8 hours and 143 seconds, so after "7 days 8 hours", a retry would be too early.
             (633_743, "7 days 9 hours"),
             // The longest wait that is advertised.
             (9_999_999, "24 days 21 hours"),
@@ -451,8 +452,9 @@ mod tests {
         }
     }
 
+    /// No rejection counts as admitted.
     #[test]
-    fn every_detail_is_a_sentence_and_no_rejection_counts_as_admitted() {
+    fn every_detail_is_a_sentence() {
         let status = StatusCode::TOO_MANY_REQUESTS;
         let without_key = |error| Rejection::without_key(&error);
         let exceeded = |wait| Rejection::limit_exceeded(status, wait, Verdict::default());

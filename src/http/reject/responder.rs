@@ -13,7 +13,7 @@ use crate::http::grpc::{GrpcStatus, Protocol};
 use crate::http::head::{RequestHead, append_field, set_field};
 use crate::http::headers::{Jitter, PreparedFields, ResponseFields, WaitFields, merge_retry_after};
 
-/// The format of the body of a rejection, for plain HTTP clients.
+/// A rejection body's format, for plain HTTP clients.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum RejectionFormat {
@@ -21,10 +21,10 @@ pub enum RejectionFormat {
     /// defines. The default.
     #[default]
     Problem,
-    /// The same, with custom types: this prefix, followed by `#quota-exceeded`, `#temporary-reduced-capacity` or
-    /// `#abnormal-usage-detected`.
+    /// [`Problem`](Self::Problem) with custom types: this prefix, followed by `#quota-exceeded`,
+    /// `#temporary-reduced-capacity` or `#abnormal-usage-detected`.
     ProblemWithTypes(String),
-    /// The same, with the type `about:blank`.
+    /// [`Problem`](Self::Problem) with the type `about:blank`.
     ProblemWithoutType,
     /// One sentence, as plain text.
     Text,
@@ -36,17 +36,17 @@ pub enum RejectionFormat {
 #[derive(Default)]
 pub(crate) struct Responder {
     content: RejectionContent,
-    /// The status of gRPC responses if a limit is exceeded.
+    /// The status in gRPC responses if a limit is exceeded.
     pub(crate) grpc_status: GrpcStatus,
     pub(crate) wait: WaitFields,
-    /// Lengthens the waits of rejections.
+    /// Lengthens rejections' waits.
     pub(crate) jitter: Jitter,
-    /// Made for the first rejection: the settings above do not change any more. `None` if each response is put
-    /// together.
+    /// Made for the first rejection, because the settings above do not change any more. `None` if each response is
+    /// built separately.
     prepared: OnceLock<Option<PreparedFields>>,
 }
 
-/// The content of plain HTTP responses.
+/// The content in plain HTTP responses.
 enum RejectionContent {
     Problem(Problem),
     Text,
@@ -84,14 +84,14 @@ impl Responder {
         self.content = RejectionContent::Custom(respond);
     }
 
-    /// Whether rejections of one policy for one reason, with one wait and the same fields of the quota, get the same
-    /// response in plain HTTP.
+    /// Whether rejections by one policy for one reason, with one wait and the same quota fields, get the same response
+    /// in plain HTTP.
     pub(crate) const fn is_constant(&self) -> bool {
         !matches!(self.content, RejectionContent::Custom(_)) && self.jitter.is_none()
     }
 
-    /// Makes the response to a rejected request, with these fields of the quota. The fields of the wait and
-    /// `Cache-Control` are set on custom responses, too.
+    /// Makes the response to a rejected request, with these quota fields. Wait fields and `Cache-Control` are set on
+    /// custom responses, too.
     #[inline]
     pub(crate) fn respond(
         &self,
@@ -99,7 +99,7 @@ impl Responder {
         head: &RequestHead<'_>,
         quota: Option<ResponseFields>,
     ) -> Response<RejectionBody> {
-        // Lengthened once, so that the fields of the wait, the body and gRPC advertise the same one.
+        // Lengthen the wait once, so that the wait fields, the body and gRPC advertise the same one.
         rejection.lengthen(self.jitter);
         let protocol = Protocol::detect(head);
         let is_head = *head.method() == Method::HEAD;
@@ -127,8 +127,8 @@ impl Responder {
             Some(wait) => self.wait.write(headers, wait, SystemTime::now),
             None => {}
         }
-        // RFC 6585, section 4: a 429 must not be stored, even if an outer layer adds other fields. If the map of a
-        // custom response is full, the field is left out: that is no reason to panic.
+        // RFC 6585, section 4: a 429 must not be stored, even if an outer layer adds other fields. If a custom
+        // response's map is full, the field is left out, because that is not a reason to panic.
         set_field(headers, header::CACHE_CONTROL, NO_STORE);
         if let Some(quota) = quota {
             quota.write(status, headers);
@@ -136,7 +136,7 @@ impl Responder {
         response
     }
 
-    /// Sets all fields of a response in plain HTTP; returns `false` if they are not prepared.
+    /// Sets all fields on a plain HTTP response. Returns `false` if they are not prepared.
     #[inline]
     fn fill_prepared(&self, fields: &mut HeaderMap, rejection: &Rejection, quota: Option<&ResponseFields>) -> bool {
         let (Some(wait), Some(quota)) = (rejection.retry_after(), quota) else { return false };
@@ -144,12 +144,12 @@ impl Responder {
             RejectionContent::Custom(_) => None,
             content => PreparedFields::new(content.content_type(), &self.wait, NO_STORE),
         };
-        // A wait that is no promise has other fields. All statuses are errors, whose fields of the quota are complete.
+        // A wait that is not a promise has other fields. All statuses are errors, which have the complete quota fields.
         let prepared = self.prepared.get_or_init(prepare).as_ref().filter(|_| rejection.has_exact_wait());
         prepared.is_some_and(|prepared| prepared.fill(fields, &self.wait, wait, quota))
     }
 
-    // Inlined, the response of more than a hundred bytes is built in place, not moved.
+    // Inlined, so that the response, which has more than a hundred bytes, is built in place, not moved.
     #[inline(always)]
     fn in_http(&self, rejection: &Rejection, head: &RequestHead<'_>) -> Response<RejectionBody> {
         let body = match &self.content {
@@ -175,8 +175,8 @@ impl RejectionContent {
 }
 
 impl Rejection {
-    /// Makes the response of a layer with the default settings, for a handler that asks a limiter itself: in plain
-    /// HTTP, gRPC or gRPC-Web, as the request is.
+    /// Makes the response that a layer with the default settings would make, for a handler that asks a limiter itself.
+    /// The response is plain HTTP, gRPC or gRPC-Web, as the request is.
     #[must_use]
     pub fn response(&self, head: &RequestHead<'_>) -> Response<RejectionBody> {
         static DEFAULT: LazyLock<Responder> = LazyLock::new(Responder::default);
@@ -186,8 +186,8 @@ impl Rejection {
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
-/// Turns the response to GET into that to HEAD (RFC 9110, section 9.3.2). hyper omits the content by itself in
-/// HTTP/1.1, but sends it in HTTP/2, where clients report a protocol error.
+/// Turns a GET response into a HEAD response (RFC 9110, section 9.3.2). In HTTP/1.1, hyper omits the content by itself,
+/// but in HTTP/2 it sends it, and clients report a protocol error.
 fn without_content(response: Response<RejectionBody>) -> Response<RejectionBody> {
     let (mut parts, body) = response.into_parts();
     if let Some(length) = body.content_length() {
@@ -251,7 +251,7 @@ mod tests {
         })
     }
 
-    /// The status, the fields in their order, and the body.
+    /// The status, the fields in order, and the body.
     type Rendered = (u16, Vec<(String, String)>, String);
 
     fn rejection_of(case: &Case) -> Rejection {
@@ -364,7 +364,7 @@ mod tests {
 
         /// Prepared or not, the bytes are the same.
         #[test]
-        fn responses_are_those_of_a_naive_renderer(case in case()) {
+        fn responses_equal_a_naive_renderers(case in case()) {
             prop_assert_eq!(rendered(&case), naively_rendered(&case));
         }
     }

@@ -1,5 +1,5 @@
-//! What stores on servers share with `store::remote` beyond its public face: the gate of a call, the hashes of keys,
-//! and the numbers in states and receipts.
+//! Items that stores on servers share with `store::remote` beyond its public API: a call's gate, the keys' hashes, and
+//! the numbers in states and receipts.
 
 #[cfg(feature = "test-util")]
 pub mod testing;
@@ -22,10 +22,11 @@ pub use crate::store::remote::tag::Tags;
 pub use crate::util::undo::OnDrop;
 pub use crate::values::REFERENCE_KEPT;
 
-/// States of algorithms, as the numbers in them.
+/// Algorithms' states, as the numbers in them.
 pub trait StateParts: Copy {
-    /// Of a bucket, when its debt will be paid, in units of 1/limit nanosecond. Of a window, its number, or when it
-    /// ends, and what is used of it; of a sliding window, before that what was used of the window before.
+    /// For a bucket, the time when its debt will be paid, in units of 1/limit nanosecond. For a window, its number, or
+    /// when it ends, and its used units. For a sliding window, the used units in the window before come between these
+    /// two.
     type Parts;
 
     /// Makes a state.
@@ -84,20 +85,20 @@ impl StateParts for CalendarWindowState {
     }
 }
 
-/// Returns when the window of the calendar that holds `now` ends.
+/// Returns when the calendar's window that holds `now` ends.
 #[cfg(feature = "calendar")]
 #[must_use]
 pub fn end_of_window(window: &CalendarWindow, now: Timestamp) -> Timestamp {
     window.end_of_window(now)
 }
 
-/// Returns when the charge of a bucket with this receipt is paid, and zero for another receipt.
+/// Returns when a bucket's charge with this receipt is paid, and zero for another receipt.
 #[must_use]
 pub fn paid_at(receipt: Receipt) -> u128 {
     Tat::read(receipt)
 }
 
-/// Returns the window of the charge with this receipt: its number, or of the calendar, when it ends.
+/// Returns the window that the charge with this receipt was made in: its number, or for a calendar, when it ends.
 #[must_use]
 pub fn window_of(receipt: Receipt) -> Option<u64> {
     ChargedIn::read(receipt)

@@ -1,5 +1,5 @@
-//! What the tests of `tower-sluice-redis` look at besides (crate feature `test-util`). Each method is the one of this
-//! crate with its name.
+//! Items that only the tests of `tower-sluice-redis` use (crate feature `test-util`). Each method calls this crate's
+//! method with its name.
 
 use std::time::Duration;
 
@@ -19,9 +19,9 @@ pub use crate::values::{Batching, Claim, Formula, MemberDecision, Room};
 
 pub use crate::queue::shared::terms::QueueTerms;
 
-/// See [`Applied`].
+/// Makes [`Applied::replay`] public.
 pub trait ReplayApplied<S> {
-    /// Computes the decisions of a charge.
+    /// Computes a charge's decisions.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl<S: Copy> ReplayApplied<S> for Applied<S> {
     }
 }
 
-/// See `Alternatives::of`.
+/// Calls `Alternatives::of`.
 #[must_use]
 pub fn alternatives_of(
     formula: &Formula,
@@ -55,7 +55,7 @@ pub fn alternatives_of(
     Alternatives::of(formula, keys, index)
 }
 
-/// See [`Standing`].
+/// Makes methods of [`Standing`] public.
 pub trait DecideStanding: Copy {
     /// Whether there is one.
     fn is_some(self) -> bool;
@@ -86,10 +86,10 @@ impl DecideStanding for Standing {
     }
 }
 
-/// See [`BanGrowth`].
+/// Makes methods of [`BanGrowth`] public.
 #[cfg(feature = "http")]
 pub trait NewBanGrowth: Sized {
-    /// Makes one.
+    /// Makes a growth.
     fn new(first: Duration, factor: u32, most: Duration) -> Self;
 
     /// Sets when bans are forgotten.
@@ -108,21 +108,21 @@ impl NewBanGrowth for BanGrowth {
     }
 }
 
-/// The receipt of a charge of a bucket, which is paid at this time.
+/// The receipt for a bucket's charge, which is paid at this time.
 #[must_use]
 pub fn bucket_receipt(paid: u128) -> Receipt {
     Receipt::from_proof(Tat(paid))
 }
 
-/// The receipt of a charge in this window: its number, or of the calendar, when it ends.
+/// The receipt for a charge in this window: its number, or for a calendar, when it ends.
 #[must_use]
 pub fn window_receipt(window: u64) -> Receipt {
     Receipt::from_proof(ChargedIn(window))
 }
 
-/// See [`Description`].
+/// Makes a method of [`Description`] public.
 pub trait ReadDescription {
-    /// How it decides together with others.
+    /// Returns the trait by which it decides together with others.
     fn batches(&self) -> Option<&dyn Batching>;
 }
 
@@ -132,12 +132,12 @@ impl ReadDescription for Description {
     }
 }
 
-/// See [`Quota`].
+/// Makes methods of [`Quota`] public.
 pub trait ReadQuota {
-    /// The period.
+    /// Returns the period.
     fn period_nanos(&self) -> u64;
 
-    /// The time that restores so many units.
+    /// Returns the time that restores this number of units.
     fn time_of(&self, units: u64) -> Duration;
 }
 
@@ -151,13 +151,13 @@ impl ReadQuota for Quota {
     }
 }
 
-/// See [`CalendarWindow`].
+/// Makes methods of [`CalendarWindow`] public.
 #[cfg(feature = "calendar")]
 pub trait ReadCalendar {
-    /// The window as the quota of a key.
+    /// Returns the window as a key's quota.
     fn own_quota(&self) -> Quota;
 
-    /// When the window that holds `now` ends.
+    /// Returns when the window that holds `now` ends.
     fn end_of_window(&self, now: Timestamp) -> Timestamp;
 }
 

@@ -1,4 +1,4 @@
-//! Another quota and other bounds, while requests wait: of the queue, or of one key.
+//! Another quota and other bounds, while requests wait: for the queue, or for one key.
 
 use std::task::Waker;
 
@@ -10,8 +10,8 @@ use crate::values::{Issuer, Proof, Quota, Receipt};
 /// How to read receipts that were issued before a change.
 #[derive(Clone, Copy, Default)]
 pub(super) struct History {
-    /// The number of the last change, modulo 2^16. No two changes of a queue and its keys have one number, until it
-    /// wraps.
+    /// The last change's number, modulo 2^16. Until it wraps, no two changes to a queue and its keys have the same
+    /// number.
     number: u16,
     /// The last change.
     last: Option<LastChange>,
@@ -19,14 +19,14 @@ pub(super) struct History {
 
 #[derive(Clone, Copy)]
 struct LastChange {
-    /// The number of the change before.
+    /// The previous change's number.
     number: u16,
-    /// The quota before.
+    /// The quota before this change.
     gcra: Gcra,
     at: Timestamp,
 }
 
-/// The TAT of a FIFO after a charge.
+/// A FIFO's TAT after a charge.
 struct Charge {
     tat: u128,
 }
@@ -44,7 +44,7 @@ impl Proof for Charge {
 }
 
 impl History {
-    /// The history after another change, of the quota `gcra`.
+    /// The history after another change, which replaces the quota `gcra`.
     pub(super) fn next(&self, number: u16, gcra: &Gcra, now: Timestamp) -> Self {
         Self { number, last: Some(LastChange { number: self.number, gcra: *gcra, at: now }) }
     }
@@ -53,8 +53,8 @@ impl History {
         Receipt::from_proof(Charge { tat }).after(self.number)
     }
 
-    /// Returns the TAT of a receipt in the units of the present quota. After two changes it is zero, as if all were
-    /// paid: the refund is lost, and nothing is refunded twice.
+    /// Returns a receipt's TAT in the present quota's units. After two changes it is zero, as if all were paid, so that
+    /// the refund is lost, and nothing is refunded twice.
     pub(super) fn read(&self, present: &Gcra, receipt: Receipt) -> u128 {
         let Some(Charge { tat }) = receipt.read() else { return 0 };
         match self.last {
@@ -75,7 +75,7 @@ impl Schedule {
     ///
     /// With growing delays, the others keep their turns, or get earlier ones if the longest delay is shorter now.
     ///
-    /// Keys with quotas of their own keep them, and follow the new bounds.
+    /// Keys with their own quotas keep them, and follow the new bounds.
     pub(in crate::queue) fn change(&mut self, now: Timestamp, rules: &Self, woken: &mut Vec<Waker>) {
         self.release_all(now, None, woken);
         let before = self.rules.common.pace.gcra;
@@ -113,8 +113,8 @@ impl Schedule {
         self.release_all(now, None, woken);
     }
 
-    /// Returns the rules that a question under a quota of the key's own (`None`: under the queue's) gives its key,
-    /// unless it has them already.
+    /// Returns the rules that a question under the key's own quota (`None`: under the queue's) gives its key, unless it
+    /// has them already.
     pub(in crate::queue) fn other_rules(&self, id: FifoId, quota: Option<Quota>) -> Option<Box<FifoRules>> {
         self.rules.others(id, quota, &self.bounds)
     }
@@ -141,7 +141,7 @@ impl Schedule {
         self.release_all(now, Some(id), woken);
     }
 
-    /// Forgets a FIFO with rules of its own that owes nothing and has no waiters.
+    /// Forgets a FIFO with its own rules that owes nothing and has no waiters.
     pub(in crate::queue) fn forget_unused(&mut self, id: FifoId) {
         if self.rules.has_own(id) && self.fifos.get(&id).is_some_and(|fifo| fifo.tat == 0 && fifo.waiters.len == 0) {
             self.forget(id);

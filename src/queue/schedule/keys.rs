@@ -10,7 +10,7 @@ use crate::values::time::Timestamp;
 
 /// Counts of FIFOs, and of keys that found no room.
 pub(super) struct FifoCounts {
-    /// Unique among all tables of the process.
+    /// Unique among the process's tables.
     number: u64,
     /// The number of shared FIFOs in use.
     pub(super) shared: usize,
@@ -25,7 +25,7 @@ impl FifoCounts {
     }
 }
 
-/// The number of FIFOs that are shared by keys without a FIFO of their own.
+/// The number of FIFOs that are shared by keys without their own FIFO.
 const SHARED: u128 = 512;
 
 /// How many FIFOs are counted before other threads get the lock.
@@ -44,9 +44,9 @@ impl FifoId {
 }
 
 impl Schedule {
-    /// Returns the FIFO of a request, or its rejection if its key finds no room. For an arrival, makes room, or counts
-    /// a key that finds no room. For a peek, forgets only FIFOs that owe nothing. `others` are the rules that the
-    /// request gives its key, if any.
+    /// Returns a request's FIFO, or its rejection if its key finds no room. For an arrival, makes room, or counts a key
+    /// that finds no room. For a peek, forgets only FIFOs that owe nothing. `others` are the rules that the request
+    /// gives its key, if any.
     pub(in crate::queue) fn find(
         &mut self,
         now: Timestamp,
@@ -83,8 +83,8 @@ impl Schedule {
         has_lost && !std::mem::replace(&mut self.counts.has_warned, true)
     }
 
-    /// Returns the rejection of a key while the schedule is full. There is room when the first of the other keys has
-    /// paid, or if all have waiters, when one of these has.
+    /// Returns a key's rejection while the schedule is full. There is room when the first other key has paid, or if all
+    /// have waiters, when one of them has paid.
     fn full_rejection(&self, now: Timestamp, others: Option<&FifoRules>) -> Decision {
         let soonest = self.owes_least().map(|(paid, _)| paid);
         let soonest = soonest.or_else(|| {
@@ -113,12 +113,12 @@ impl Schedule {
         self.fifos.len() - self.counts.shared
     }
 
-    /// Returns the key that has paid first, among those with FIFOs of their own and without waiters.
+    /// Returns the key that has paid first, among the keys with their own FIFOs and without waiters.
     fn owes_least(&self) -> Option<(Timestamp, FifoId)> {
         self.idle.iter().find(|(_, id)| !id.is_shared()).copied()
     }
 
-    /// Creates the FIFO of a key, unless it exists.
+    /// Creates a key's FIFO, unless it exists.
     pub(super) fn ensure_fifo(&mut self, id: FifoId) {
         if !self.fifos.contains_key(&id) {
             self.idle.insert((Timestamp::ZERO, id));
@@ -154,8 +154,8 @@ impl Schedule {
         self.counts.shared = 0;
     }
 
-    /// Counts the keys in a stretch after `from` that owe nothing any more and are still in memory. Also returns the
-    /// end of the stretch, if there may be more.
+    /// Counts the keys in a stretch after `from` that owe nothing any more and are still in memory. Returns the end of
+    /// the stretch, too, if there may be more.
     pub(in crate::queue) fn count_paid(
         &self,
         now: Timestamp,

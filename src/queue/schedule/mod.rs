@@ -1,5 +1,5 @@
-//! The schedule of a queue: for each key, a FIFO of waiters, whose turns follow from a [`Gcra`]. It reads no clock,
-//! takes no lock and wakes no task.
+//! A queue's schedule: for each key, a FIFO of waiters, whose turns follow from a [`Gcra`]. It reads no clock, takes no
+//! lock and wakes no task.
 //!
 //! Turns are spaced evenly (`LeakyQueue`), or delayed by a wait that grows with the debt (`SlowDown`): see [`Spacing`].
 
@@ -29,11 +29,11 @@ use crate::store::WhenFull;
 use crate::values::time::{Timestamp, duration_from_nanos, nanos_of};
 use crate::values::{Decision, Quota, Receipt};
 
-/// The bounds of a queue.
+/// A queue's bounds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBounds {
     pub(super) waits: WaitBounds,
-    /// How many keys have FIFOs of their own.
+    /// How many keys have their own FIFOs.
     pub(super) max_keys: usize,
     pub(super) when_full: WhenFull,
 }
@@ -44,7 +44,7 @@ impl QueueBounds {
     }
 }
 
-/// The identity of a FIFO. It stands for a key: 128 bits of a keyed hash, so that keys of any length take the same
+/// The identity of a FIFO. It stands for a key: 128 bits from a keyed hash, so that keys of any length take the same
 /// memory. Among a million keys, two share a hash with a probability of 10⁻²⁷.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct FifoId(pub(super) u128);
@@ -54,16 +54,16 @@ pub(super) struct FifoId(pub(super) u128);
 ///
 /// # Even spacing
 ///
-/// Each departure adds its price to the debt of its FIFO, and time pays the debt. `tat` (the theoretical arrival time
-/// of [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The head of the FIFO may
-/// depart at `tat − (burst − cost) × interval`, when its cost fits into the burst, and then `tat` moves up by its
-/// price. A head that costs more than the burst departs at `tat`, when nothing is owed. So in any interval, the units
-/// that depart are at most the burst, or the cost of the last departure if that is greater, and rate × length. A later
+/// Each departure adds its price to its FIFO's debt, and time pays the debt. `tat` (the theoretical arrival time of
+/// [`Gcra`], in its units) is the instant at which all departures so far will be paid for. The FIFO's head may depart
+/// at `tat − (burst − cost) × interval`, when its cost fits into the burst, and then `tat` moves up by its price. A
+/// head that costs more than the burst departs at `tat`, when nothing is owed. So in any interval, the units that
+/// depart are at most the burst, or the cost of the last departure if that is greater, and rate × length. A later
 /// waiter may not depart before an earlier one: if their costs are *a* and *b*, its turn is at least *b* intervals
 /// later.
 ///
-/// Waiters depart as soon as they may. So the turn of an arrival is known at once: it is its turn as a head whose `tat`
-/// has been moved up by the price of all waiters before it.
+/// Waiters depart as soon as they may. So an arrival's turn is known at once: it is the turn of a head whose `tat` has
+/// been moved up by the price of all waiters before it.
 ///
 /// # Growing delays
 ///
@@ -80,11 +80,11 @@ pub(super) struct FifoId(pub(super) u128);
 /// # Invariants
 ///
 /// 1. Every FIFO is in exactly one index: `due` if it has waiters, and `idle` otherwise.
-/// 2. `waiting` is the number of waiters in all FIFOs, and `waiting_by_driver` the number of waiters of each driver.
-///    The `backlog` of a FIFO is the cost of its own waiters, unless they were charged when they arrived.
-/// 3. A wait list is linked from the oldest to the newest waiter. With growing delays, no turn comes before the turn of
-///    an older waiter.
-/// 4. Whatever has rules of its own is the FIFO of a key, and no shared one.
+/// 2. `waiting` is the number of waiters in all FIFOs, and `waiting_by_driver` each driver's number of waiters. A
+///    FIFO's `backlog` is its own waiters' cost, unless they were charged when they arrived.
+/// 3. A wait list is linked from the oldest to the newest waiter. With growing delays, no turn comes before an older
+///    waiter's turn.
+/// 4. Only a key's own FIFO has its own rules, and never a shared one.
 pub(super) struct Schedule {
     rules: RulesOfKeys,
     /// The longest wait, or the longest delay. In nanoseconds.
@@ -102,7 +102,7 @@ pub(super) struct Schedule {
     counts: FifoCounts,
 }
 
-/// The state of a key.
+/// A key's state.
 #[derive(Clone, Copy, Default)]
 struct Fifo {
     /// When all charges so far will be paid for, see [`Schedule`].
@@ -113,12 +113,12 @@ struct Fifo {
     waiters: WaitList,
 }
 
-/// A head that is released at most this late does not delay the next head, whose turn follows from the turn of the
-/// first, and not from its release.
+/// A head that is released at most this late does not delay the next head, whose turn follows from the first one's
+/// turn, and not from its release.
 ///
 /// Tokio's timer ticks at 1 ms, and on shared processors stalls of 20 to 40 ms were measured, several times a minute.
-/// If each delayed all later heads, they would cost a thousandth of the rate. Of a longer stall, only this time is made
-/// up for, because the departures that make up for it are a burst.
+/// If each delayed all later heads, they would cost a thousandth of the rate. After a longer stall, only this time is
+/// made up for, because the departures that make up for it are a burst.
 const CATCH_UP: Duration = Duration::from_millis(50);
 
 /// How many waiters are released at a time, some hundred microseconds of work. Then other threads can take the lock,
@@ -236,7 +236,7 @@ impl Schedule {
         }
     }
 
-    /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with even spacing.
+    /// [`check_arrival`](Self::check_arrival) for a cost that may be admitted, with even spacing.
     fn check_even(
         &self,
         rules: &FifoRules,
@@ -247,7 +247,7 @@ impl Schedule {
         max_wait: u64,
     ) -> Result<Timestamp, Decision> {
         let reject = |wait| self.describe(rules, now, fifo, self.waiting, |limit, _| Decision::reject(limit, 0, wait));
-        // The turn of the head; without waiters, the turn of this arrival.
+        // The head's turn; without waiters, this arrival's turn.
         let head = rules.pace.head_departs_at(fifo, &self.slab);
         let head_departs_at = head.unwrap_or_else(|| rules.pace.departs_at(fifo.tat, burst, cost));
         if cost == 0 || (fifo.waiters.len == 0 && head_departs_at <= now) {
@@ -277,7 +277,7 @@ impl Schedule {
         Ok(departs_at)
     }
 
-    /// [`check_arrival`](Self::check_arrival) of a cost that may be admitted, with growing delays.
+    /// [`check_arrival`](Self::check_arrival) for a cost that may be admitted, with growing delays.
     fn check_growing(
         &self,
         rules: &FifoRules,
@@ -312,14 +312,14 @@ impl Schedule {
             return Ok(departs_at);
         }
         let wait = accepted_at.map(|accepted_at| accepted_at.saturating_since(now));
-        // What is left counts requests that accept the longest delay.
+        // The remaining units count requests that accept the longest delay.
         let counts = max_wait >= self.max_wait;
         Err(self.describe(rules, now, fifo, self.waiting, |limit, left| {
             Decision::reject(limit, if counts { left } else { 0 }, wait)
         }))
     }
 
-    /// Returns the turn of an arrival with growing delays.
+    /// Returns an arrival's turn with growing delays.
     fn growing_turn(
         &self,
         rules: &FifoRules,
@@ -333,7 +333,7 @@ impl Schedule {
         self.last_departs_at(fifo).map_or(turn, |last| last.max(turn))
     }
 
-    /// Returns the turn of the newest waiter of a FIFO, if it has one, with growing delays.
+    /// Returns the turn of the newest waiter in a FIFO, if it has one, with growing delays.
     fn last_departs_at(&self, fifo: &Fifo) -> Option<Timestamp> {
         self.slab.waiter(fifo.waiters.newest).map(|newest| newest.until)
     }
@@ -424,7 +424,7 @@ impl Schedule {
         if let Some(waiter) = self.slab.waiter_mut(waiter_id) {
             // The waker is stored under the lock under which a release takes it. A release that comes later wakes this
             // waker; after an earlier release, the slot would not be `Waiting`. So no wake-up is lost between this look
-            // and the sleep of the task.
+            // and the task's sleep.
             std::mem::swap(&mut waiter.waker, waker);
             return Poll::Pending;
         }
@@ -445,7 +445,7 @@ impl Schedule {
         })
     }
 
-    /// Calls `describe` with the rules of a FIFO; if it was forgotten meanwhile, with those of the quota that it had.
+    /// Calls `describe` with a FIFO's rules. If it was forgotten meanwhile, they follow from the quota that it had.
     fn with_rules<T>(&self, id: FifoId, quota: Option<Box<Quota>>, describe: impl FnOnce(&FifoRules) -> T) -> T {
         match quota.filter(|_| !self.fifos.contains_key(&id)) {
             Some(quota) => describe(&FifoRules::of_quota(*quota, &self.bounds)),
@@ -504,10 +504,10 @@ impl Schedule {
         wakers
     }
 
-    /// Releases up to [`BATCH`] heads whose turn has come: of the FIFO `only`, or else of all FIFOs, in the order of
-    /// their turns. Returns `true` if no waiter is due any more.
+    /// Releases up to [`BATCH`] heads whose turn has come: in the FIFO `only`, or otherwise in all FIFOs, in the order
+    /// of their turns. Returns `true` if no waiter is due any more.
     pub(super) fn release_some(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) -> bool {
-        // A waiter departs as of its turn, even if it is released later, so that delays of timers do not add up. A turn
+        // A waiter departs as of its turn, even if it is released later, so that timer delays do not add up. A turn
         // before `earliest` is too long ago, and counts as `earliest`.
         let earliest = Timestamp::from_nanos(now.as_nanos().saturating_sub(nanos_of(CATCH_UP)));
         for _ in 0..BATCH {
@@ -539,7 +539,7 @@ impl Schedule {
         false
     }
 
-    /// Releases every head whose turn has come, of the FIFO `only`, or else of all FIFOs.
+    /// Releases every head whose turn has come, in the FIFO `only`, or otherwise in all FIFOs.
     pub(super) fn release_all(&mut self, now: Timestamp, only: Option<FifoId>, woken: &mut Vec<Waker>) {
         while !self.release_some(now, only, woken) {}
     }
@@ -584,14 +584,14 @@ impl Schedule {
         waiter.waker
     }
 
-    /// Returns the state of a key, by default an empty FIFO that owes nothing.
+    /// Returns a key's state, by default an empty FIFO that owes nothing.
     fn fifo(&self, id: FifoId) -> Fifo {
         self.fifos.get(&id).copied().unwrap_or_default()
     }
 
     /// Returns a decision with its numbers, for a FIFO with these rules and `waiting` waiters over all keys. `outcome`
-    /// makes it from the limit of these rules and from *remaining*, the number of requests that the key of this FIFO
-    /// could still send.
+    /// makes it from these rules' limit and from *remaining*, the number of requests that this FIFO's key could still
+    /// send.
     fn describe(
         &self,
         rules: &FifoRules,
@@ -626,7 +626,7 @@ impl Schedule {
         }
     }
 
-    /// Returns the index of the FIFOs with waiters, or without.
+    /// Returns the index for FIFOs with waiters, or without.
     fn index_mut(&mut self, has_waiters: bool) -> &mut BTreeSet<(Timestamp, FifoId)> {
         if has_waiters { &mut self.due } else { &mut self.idle }
     }

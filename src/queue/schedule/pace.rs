@@ -12,7 +12,7 @@ pub(super) struct QueuePace {
     pub(super) spacing: Spacing,
 }
 
-/// What determines the turns of waiters.
+/// How waiters get their turns.
 #[derive(Clone, Copy)]
 pub(super) enum Spacing {
     /// Requests are charged when they depart, evenly spaced.
@@ -24,7 +24,7 @@ pub(super) enum Spacing {
     Growing(GrowingDelay),
 }
 
-/// How the delay of a request grows with the tokens that its key owes after the charge.
+/// How a request's delay grows with the tokens that its key owes after the charge.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::queue) struct GrowingDelay {
     /// The tokens that may be owed without a delay.
@@ -34,7 +34,7 @@ pub(in crate::queue) struct GrowingDelay {
 }
 
 impl GrowingDelay {
-    /// Returns the delay of a request after whose charge `owed` tokens are owed, in nanoseconds.
+    /// Returns a request's delay, in nanoseconds, if `owed` tokens are owed after its charge.
     pub(super) fn after(&self, owed: u128) -> u64 {
         let steps = owed.saturating_sub(self.free.into());
         u64::try_from(steps.saturating_mul(self.step.into())).unwrap_or(u64::MAX)
@@ -42,16 +42,16 @@ impl GrowingDelay {
 }
 
 impl QueuePace {
-    /// Returns when all waiters of a FIFO will be paid for, if its head departs at `earliest` or later.
+    /// Returns when all waiters in a FIFO will be paid for, if its head departs at `earliest` or later.
     ///
-    /// The sum does not overflow: a `tat` is below 2^121, as in a bucket, and the price of the backlog is cut at 2^125.
-    /// Such a price can only follow from a change to a slower quota, since a waiter whose turn is after the greatest
+    /// The sum does not overflow: a `tat` is below 2^121, as in a bucket, and the backlog's price is cut at 2^125. Such
+    /// a price can only follow from a change to a slower quota, since a waiter whose turn is after the greatest
     /// [`Timestamp`] does not join. With the price cut, the turn is still after that timestamp.
     pub(super) fn all_paid_at(&self, fifo: &Fifo, earliest: Timestamp) -> u128 {
         fifo.tat.max(self.gcra.units(earliest)) + self.gcra.saturating_price(fifo.backlog).min(1 << 125)
     }
 
-    /// Adds a charge to the debt of a FIFO, at `at`.
+    /// Adds a charge at `at` to a FIFO's debt.
     pub(super) fn charge(&self, fifo: &mut Fifo, at: Timestamp, cost: u64) {
         fifo.tat = fifo.tat.max(self.gcra.units(at)) + self.gcra.price(cost);
     }
@@ -61,13 +61,13 @@ impl QueuePace {
         fifo.tat = self.gcra.refund(GcraState { tat: fifo.tat }, now, cost, paid_at).tat;
     }
 
-    /// Returns when a head of this cost may depart from a FIFO with this `tat`, with even spacing: when its whole cost
-    /// fits into the burst beside the debt. A cost above the burst never fits, and departs when nothing is owed.
+    /// Returns when a head with this cost may depart from a FIFO with this `tat`, with even spacing: when its whole
+    /// cost fits into the burst beside the debt. A cost above the burst never fits, and departs when nothing is owed.
     pub(super) fn departs_at(&self, tat: u128, burst: u64, cost: u64) -> Timestamp {
         self.ceil(tat.saturating_sub(self.ahead(burst, cost)))
     }
 
-    /// Returns how long before the `tat` of its FIFO a request of this cost may depart, with even spacing.
+    /// Returns how long before its FIFO's `tat` a request with this cost may depart, with even spacing.
     fn ahead(&self, burst: u64, cost: u64) -> u128 {
         self.gcra.price(burst.saturating_sub(cost))
     }
@@ -87,8 +87,8 @@ impl QueuePace {
     }
 
     /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `paid_at`,
-    /// with even spacing. The first of them may depart when the debt leaves room for one token, and each further one a
-    /// token's price later.
+    /// with even spacing. The first may depart when the debt leaves room for one token, and each further one a token's
+    /// price later.
     pub(super) fn count_departures(&self, paid_at: u128, deadline: u128, burst: u64) -> u128 {
         match (deadline + self.ahead(burst, 1)).checked_sub(paid_at) {
             Some(left) => left / self.gcra.price(1) + 1,
@@ -101,7 +101,7 @@ impl QueuePace {
         self.gcra.price(most_owed).saturating_sub(debt) / self.gcra.price(1)
     }
 
-    /// Returns when the head of a FIFO may depart, if it has one.
+    /// Returns when a FIFO's head may depart, if it has one.
     pub(super) fn head_departs_at(&self, fifo: &Fifo, slab: &WaiterSlab) -> Option<Timestamp> {
         let head = slab.waiter(fifo.waiters.oldest)?;
         Some(match self.spacing {

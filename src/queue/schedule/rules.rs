@@ -1,4 +1,4 @@
-//! The rules of each key: those of the queue, or those that follow from a quota of the key's own.
+//! Each key's rules: the queue's, or rules that follow from the key's own quota.
 
 use std::collections::HashMap;
 
@@ -9,10 +9,10 @@ use crate::algorithm::gcra::Gcra;
 use crate::values::Quota;
 use crate::values::time::{Timestamp, nanos_of};
 
-/// What a FIFO is held to.
+/// The rules that a FIFO follows.
 #[derive(Clone, Copy)]
 pub(in crate::queue) struct FifoRules {
-    /// The quota of the key's own; `None` if it has the queue's.
+    /// The key's own quota; `None` if it has the queue's.
     pub(super) quota: Option<Quota>,
     pub(super) pace: QueuePace,
     /// The greatest cost that is admitted. With even spacing, the units that leak during the longest wait, plus the
@@ -25,13 +25,13 @@ pub(in crate::queue) struct FifoRules {
     pub(super) history: History,
 }
 
-/// The rules of all FIFOs. A FIFO has rules of its own from the first question under a quota of the key's own until it
-/// is forgotten; while the key has the queue's quota again, they are a copy of the common ones.
+/// The rules for all FIFOs. A FIFO has its own rules from the first question under the key's own quota until it is
+/// forgotten. While the key has the queue's quota again, they are a copy of the common ones.
 pub(super) struct RulesOfKeys {
     pub(super) common: FifoRules,
-    /// Boxed, since the buckets of the map are up to two times as many as its entries.
+    /// Boxed, because the map has up to twice as many buckets as entries.
     own: HashMap<FifoId, Box<FifoRules>>,
-    /// The number of changes, modulo 2^16: of the common quota, and of the quota of any key.
+    /// The number of changes, modulo 2^16: to the common quota, and to any key's quota.
     changes: u16,
 }
 
@@ -60,7 +60,7 @@ impl FifoRules {
         rules
     }
 
-    /// The rules of a key with this quota of its own, with even spacing.
+    /// The rules for a key whose own quota this is, with even spacing.
     pub(super) fn of_quota(quota: Quota, bounds: &QueueBounds) -> Self {
         Self { quota: Some(quota), ..Self::even(&quota, bounds) }
     }
@@ -102,7 +102,7 @@ impl RulesOfKeys {
         Self { common, own: HashMap::new(), changes: 0 }
     }
 
-    /// Returns the rules of a FIFO. Without quotas of the keys' own, nothing is hashed.
+    /// Returns a FIFO's rules. Unless keys have their own quotas, nothing is hashed.
     #[inline]
     pub(super) fn of(&self, id: FifoId) -> &FifoRules {
         self.get_own(id).unwrap_or(&self.common)
@@ -144,7 +144,7 @@ impl RulesOfKeys {
         self.own.insert(id, rules);
     }
 
-    /// Replaces the common rules and the bounds. Quotas of the keys' own stay.
+    /// Replaces the common rules and the bounds. The keys' own quotas stay.
     pub(super) fn change(&mut self, common: FifoRules, bounds: &QueueBounds, now: Timestamp) {
         let number = self.next_number();
         self.common = common.after(&self.common, number, now);
@@ -167,7 +167,7 @@ impl RulesOfKeys {
         self.own = HashMap::new();
     }
 
-    /// The FIFOs that have rules of their own.
+    /// The FIFOs that have their own rules.
     #[cfg(feature = "test-util")]
     pub(super) fn with_own(&self) -> impl Iterator<Item = FifoId> {
         self.own.keys().copied()

@@ -1,4 +1,4 @@
-//! The memory of the counts and indexes of a schedule, which no decision shows.
+//! The memory that a schedule's counts and indexes take, which no decision shows.
 
 use super::*;
 use crate::queue::schedule::waiter_slab::DriverId;
@@ -11,13 +11,13 @@ fn schedule() -> Schedule {
     Schedule::new(&Quota::per_second(1), bounds)
 }
 
-/// A key of its own, and never a shared one.
+/// A key with its own FIFO, never a shared one.
 fn own_key(number: u128) -> FifoId {
     FifoId(1_024 + number)
 }
 
 #[test]
-fn each_arrival_forgets_up_to_two_keys_that_have_paid() {
+fn each_arrival_forgets_two_paid_keys() {
     let mut schedule = schedule();
     for key in 0..100 {
         assert!(schedule.depart_now(Timestamp::ZERO, own_key(key), 1).is_allowed());
@@ -31,8 +31,9 @@ fn each_arrival_forgets_up_to_two_keys_that_have_paid() {
     schedule.check_invariants();
 }
 
+/// A charge is sought in the shared FIFO only if the key does not have its own.
 #[test]
-fn a_charge_is_sought_in_the_shared_fifo_only_if_the_key_has_none_of_its_own() {
+fn own_fifos_precede_shared_ones() {
     let mut schedule = schedule();
     let key = FifoId(512 + 7);
     let shared = FifoId(7);
@@ -54,7 +55,7 @@ fn a_closed_schedule_keeps_no_key() {
 }
 
 #[test]
-fn a_waiter_is_counted_by_the_driver_that_it_moved_to() {
+fn moving_a_waiter_moves_its_count() {
     let mut schedule = schedule();
     let [first, second] = [DriverId::FIRST, DriverId::SECOND];
     assert!(schedule.depart_now(Timestamp::ZERO, own_key(0), 1).is_allowed());

@@ -1,4 +1,4 @@
-//! The waiters of a queue in one slab, linked into the wait lists of their keys, without pointers.
+//! A queue's waiters in one slab, linked into the wait lists of their keys, without pointers.
 
 use std::task::Waker;
 
@@ -6,7 +6,7 @@ use super::FifoId;
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// The number of a driver. Each waiter has the driver of the runtime on which it was last polled.
+/// A driver's number. Each waiter has the driver on the runtime on which it was last polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct DriverId(pub(in crate::queue) u16);
 
@@ -23,8 +23,8 @@ impl DriverId {
 
 /// Slots for waiters, each known by its number.
 ///
-/// The slot of a waiter that has a future belongs to that future alone, and only the future frees it: the outcome of
-/// the wait is left in the slot for it to find. So an id never stands for two waiters.
+/// If a waiter has a future, its slot belongs to that future alone, and only the future frees it: the wait's outcome is
+/// left in the slot for it to find. So an id never stands for two waiters.
 ///
 /// The slab grows by chunks, so that no waiter is moved. When the last slot is freed, it drops the chunks, unless it
 /// has only one.
@@ -35,7 +35,7 @@ pub(in crate::queue) struct WaiterSlab {
     taken: u32,
 }
 
-/// The number of a slot.
+/// A slot's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::queue) struct WaiterId(u32);
 
@@ -43,7 +43,7 @@ impl WaiterId {
     pub(in crate::queue) const NONE: Self = Self(u32::MAX);
 }
 
-/// A slot: free, or the state of a waiter.
+/// A slot: free, or a waiter's state.
 pub(in crate::queue) enum SlabSlot {
     Free {
         next: WaiterId,
@@ -52,17 +52,17 @@ pub(in crate::queue) enum SlabSlot {
     /// The turn has come, and is paid for with `receipt`. It is used once the future has seen it.
     Released {
         fifo: FifoId,
-        /// The quota of the key's own at that time, if it had one. Boxed, to keep all slots small.
+        /// The key's own quota at that time, if it had one. Boxed, to keep all slots small.
         quota: Option<Box<Quota>>,
         cost: u64,
         /// In nanoseconds.
         delay: u64,
         receipt: Receipt,
     },
-    /// After a change of the quota, it would have waited for too long, or found no room.
+    /// After a quota change, it would have waited for too long, or found no room.
     Rejected {
         fifo: FifoId,
-        /// The quota of the key's own that rejected it, if it had one.
+        /// The key's own quota that rejected it, if it had one.
         quota: Option<Box<Quota>>,
         cost: u64,
         /// How long it accepted to wait, in nanoseconds.
@@ -71,14 +71,14 @@ pub(in crate::queue) enum SlabSlot {
     Closed,
 }
 
-/// A request that waits, and its neighbours in the FIFO of its key.
+/// A request that waits, and its neighbours in its key's FIFO.
 pub(in crate::queue) struct LinkedWaiter {
     pub(in crate::queue) fifo: FifoId,
     /// The neighbours in arrival order.
     pub(in crate::queue) older: WaiterId,
     pub(in crate::queue) newer: WaiterId,
     pub(in crate::queue) cost: u64,
-    /// The driver of the runtime on which it waits.
+    /// The driver on the runtime on which it waits.
     pub(in crate::queue) driver: DriverId,
     /// Whether a future owns the slot. A detached waiter (a shadow, or a charge of the remaining units) has no future.
     pub(in crate::queue) has_future: bool,
@@ -278,8 +278,9 @@ mod tests {
         }
     }
 
+    /// It keeps its only chunk.
     #[test]
-    fn an_empty_slab_keeps_its_only_chunk_and_drops_several() {
+    fn an_empty_slab_drops_several_chunks() {
         let mut slab = WaiterSlab::new();
         fill_and_empty(&mut slab, 2);
         assert_eq!(slab.chunks.iter().map(Vec::len).collect::<Vec<_>>(), [2]);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_wakers_of_waiters_that_match_are_taken() {
+    fn only_matching_waiters_wakers_are_taken() {
         let mut slab = WaiterSlab::new();
         let mut list = WaitList::default();
         for cost in 0..5 {

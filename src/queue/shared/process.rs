@@ -23,7 +23,7 @@ use crate::util::undo::{OnDrop, complete_or_undo};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Ask, Decision, LimiterError, Mode, PartitionKey, Receipt};
 
-/// The state that the waiters of one process share. The server keeps the schedules.
+/// The state that one process's waiters share. The server keeps the schedules.
 pub(super) struct ProcessQueue<D> {
     pub(super) store: Arc<D>,
     pub(super) keys: LimiterKeys,
@@ -71,7 +71,7 @@ impl<D: Departures> ProcessQueue<D> {
     }
 
     /// Takes a slot for a request that waits for less than `patience`, if one is free. Returns the slot, and the
-    /// longest wait of the request: zero without a slot, and `None` if only the bound of the queue applies.
+    /// request's longest wait: zero without a slot, and `None` if only the queue's bound applies.
     pub(super) fn take_slot(self: &Arc<Self>, patience: Option<Duration>) -> (Option<WaiterSlot<D>>, Option<Duration>) {
         // Relaxed: only the count matters, and no other memory is published by it.
         let taken = self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
@@ -86,8 +86,8 @@ impl<D: Departures> ProcessQueue<D> {
         }
     }
 
-    /// Joins the queue on the server for a request that waits for `patience` at most, and if it is admitted, the queue
-    /// of the fallback as well. Makes no call if the negative cache knows that it would be rejected. If this future is
+    /// Joins the queue on the server for a request that waits for `patience` at most, and if it is admitted, the
+    /// fallback's queue as well. Makes no call if the negative cache knows that it would be rejected. If this future is
     /// dropped before the answer came, the reservation may have been made.
     pub(super) async fn join(
         &self,
@@ -110,7 +110,7 @@ impl<D: Departures> ProcessQueue<D> {
         let backlogged = state.filter(|state| !decision.is_allowed() || self.terms.has_backlog(*state, answer.now));
         self.negative_cache.note(tag, backlogged, Observation { server: answer.now, sent, answered });
         if decision.is_allowed() {
-            // The decision of the fallback is ignored: its queue is shorter, unless the server has forgotten a longer
+            // We ignore the fallback's decision, because its queue is shorter, unless the server has forgotten a longer
             // one.
             drop(self.fallback.decide(&Ask::charge(key, cost).to(Mode::Shadow)));
         }
@@ -125,7 +125,7 @@ impl<D: Departures> ProcessQueue<D> {
     async fn refund(&self, key: &PartitionKey, cost: u64, receipt: Receipt) {
         let tag = self.keys.tag(key);
         if let Some((length, end)) = self.terms.reservation(cost, receipt) {
-            // If the call fails, the reservation stays: fewer requests depart then, and never too many.
+            // If the call fails, the reservation stays, so that fewer requests depart, and never too many.
             let terms = self.terms.for_server();
             let _ = self.store.give_back(&self.keys.key(tag), &terms, length, end, self.limits()).await;
             self.negative_cache.forget(tag, Monotonic.now());
@@ -205,7 +205,7 @@ impl<D: Departures> ProcessQueue<D> {
     }
 }
 
-/// Counts a waiter of this process while it waits.
+/// Counts a waiter in this process while it waits.
 pub(super) struct WaiterSlot<D>(Arc<ProcessQueue<D>>);
 
 impl<D> Drop for WaiterSlot<D> {

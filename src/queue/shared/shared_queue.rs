@@ -21,20 +21,21 @@ use crate::values::{
     Answer, Ask, Backlog, Decision, Description, Inheritance, LimiterError, Mode, PartitionKey, Quota, Receipt, Terms,
 };
 
-/// A [`LeakyQueue`] that many processes share: the requests of a key depart one by one at the quota's rate over all
+/// A [`LeakyQueue`] that many processes share: a key's requests depart one by one at the quota's rate over all
 /// processes.
 ///
 /// It works on Redis ([`Redis`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.Redis.html)), on
 /// PostgreSQL (the [records](https://docs.rs/tower-sluice-postgres/latest/tower_sluice_postgres/struct.Postgres.html#method.records)
-/// of `Postgres`), on DynamoDB (those of `Dynamo`), on a [key-value store](crate::store::remote::KeyValueRecords), and
-/// on a server of your own ([`Departures`]).
+/// of `Postgres`), on DynamoDB (the records of `Dynamo`), on a [key-value
+/// store](crate::store::remote::KeyValueRecords),
+/// and on your own server ([`Departures`]).
 ///
 /// A request asks the server once, on arrival. It gets a reservation, with the time at which to depart, or is rejected:
 /// if [`max_queue`](Self::max_queue) intervals are reserved already, or if its turn would come later than
 /// [`max_wait`](Self::max_wait). The rejection says when a retry would be accepted, and until then this process rejects
 /// without a call. A request with a reservation waits in this process, on tokio's timer, without further calls.
 ///
-/// The documentation of `LeakyQueue` on [bursts](LeakyQueue#bursts), on [how many to let
+/// `LeakyQueue`'s documentation on [bursts](LeakyQueue#bursts), on [how many to let
 /// wait](LeakyQueue#how-many-to-let-wait), on queues [behind a proxy](LeakyQueue#behind-a-proxy) and on
 /// [uploads](LeakyQueue#uploads) applies here, too. The differences:
 ///
@@ -88,30 +89,31 @@ use crate::values::{
 ///
 /// # Order and accuracy
 ///
-/// The order of arrival at the server is the order of departure, at exact intervals by the server's clock: to the
+/// Requests depart in the order in which they reach the server, at exact intervals by the server's clock: to the
 /// nanosecond, and on Redis to the microsecond. A process counts the wait from when it saw the server's time, so no
-/// request departs before its turn. It is late by the time that this answer was under way, and by up to one millisecond
-/// of tokio's timer. So if the second of two successive departures is less late than the first, they are closer than an
-/// interval, by the difference. These errors do not add up. Over a key-value store the time is that of the processes,
-/// whose clocks must be [synchronised](crate::store::remote::KeyValueRecords#time): what they differ by adds to this.
+/// request departs before its turn. A departure is late by the time that this answer was under way, and by up to one
+/// millisecond due to tokio's timer. So if the second of two successive departures is less late than the first, they
+/// are closer than an interval, by the difference. These errors do not add up. On a key-value store, the processes' own
+/// clocks count, which must be [synchronised](crate::store::remote::KeyValueRecords#time): their difference adds to
+/// this.
 ///
 /// A request of cost *c* delays those behind it for *c* intervals, and departs when its cost fits into the burst, as in
 /// a `LeakyQueue`. A request of cost zero does not wait, and is not counted.
 ///
 /// If the server's clock is set back, no request departs on a key with reservations until the clock has caught up with
-/// them: for as long as the clock was set back, and at most for a full queue and the burst, as in the process with the
-/// greatest bounds. Rejections say so.
+/// them. This lasts for the time by which the clock was set back, and at most for a full queue and the burst, as in the
+/// process with the greatest bounds. Rejections say so.
 ///
-/// If the quota of a queue is changed, reserved times stay as they are.
+/// If you change a queue's quota, reserved times stay as they are.
 ///
-/// The numbers of a decision (remaining, and the time until reset) are as of the arrival. Its
-/// [`delay`](Decision::delay) is the wait since the server's time was seen.
+/// A decision's numbers (remaining, and the time until reset) are as of the arrival. Its [`delay`](Decision::delay) is
+/// the wait since the server's time was seen.
 ///
-/// This process remembers the backlog of a key from when it last asked the server (a negative cache), and by itself
-/// rejects requests that the server would certainly reject: each by its own cost and patience, because other processes
-/// can only make the backlog longer. The advertised wait is then computed from the remembered backlog. It may be too
-/// long by the time that the remembered answer was under way. It is never too short, unless requests have joined
-/// elsewhere meanwhile: the retry then asks the server.
+/// This process remembers a key's backlog from when it last asked the server (a negative cache), and by itself rejects
+/// requests that the server would certainly reject: each by its own cost and patience, because other processes can only
+/// make the backlog longer. The advertised wait is then computed from the remembered backlog. It may be too long by the
+/// time that the remembered answer was under way. It is never too short, unless requests have joined elsewhere
+/// meanwhile. In that case, the retry asks the server.
 ///
 /// A backlog that becomes shorter elsewhere is noticed late: while a key is known to be full, one request per half a
 /// second asks the server, and the others are rejected without a call. This applies to a reservation that another
@@ -120,7 +122,7 @@ use crate::values::{
 ///
 /// # Leaving before the turn
 ///
-/// A waiter that is dropped returns its reservation, in the background. If it is the last one of its key, the backlog
+/// A waiter that is dropped returns its reservation, in the background. If it is the key's last one, the backlog
 /// becomes shorter. Otherwise there is a hole, because those behind it know already when to depart. The next arrival
 /// that fits into the hole takes it, and so departs before requests that came earlier; it takes no time from them. So
 /// an arrival waits at most for the intervals of the requests that wait when it comes, and one more. Clients that come
@@ -134,8 +136,8 @@ use crate::values::{
 ///   than an interval before it would have been paid for is lost.
 /// - 64 holes per key are remembered, neighbours counting as one. Beyond that, the holes that pass first are lost.
 /// - A reservation is lost if the call that returns it fails, if the answer that granted it got lost, or if its process
-///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. There are
-///   never more of them than fit into `max_queue` and `max_wait`, and they never let too many requests in.
+///   dies or its runtime is shut down. A lost reservation delays later arrivals by its cost in intervals. All lost
+///   reservations together fit into `max_queue` and `max_wait`, and they never let too many requests in.
 /// - Requests that wait already do not move up, unlike in a `LeakyQueue`.
 ///
 /// If unrelated clients share a key, put a [bucket](crate::algorithm::TokenBucket) per client [before
@@ -149,22 +151,22 @@ use crate::values::{
 ///
 /// # Several runtimes
 ///
-/// Each waiter sleeps on the timer of the runtime that polls it. So a runtime that is blocked, or that is not driven,
-/// delays its own waiters, and no others. Reservations of waiters that leave are returned when that runtime continues.
-/// On records, requests for one key also share calls over all runtimes: one that is blocked while it makes such a call
-/// delays the others by up to the timeout of the server.
+/// Each waiter sleeps on the timer in the runtime that polls it. So a runtime that is blocked, or that is not driven,
+/// delays its own waiters, and no others. If waiters leave, their reservations are returned when that runtime
+/// continues. On records, requests for one key also share calls over all runtimes: one that is blocked while it makes
+/// such a call delays the others by up to the server's timeout.
 ///
 /// # When the server is out of reach
 ///
-/// An arrival that must ask the server fails within the timeout of the server, and at once while the circuit breaker is
+/// An arrival that must ask the server fails within the server's timeout, and at once while the circuit breaker is
 /// open. Requests that wait already are not affected. The [local fallback](crate::FailureMode::LocalFallback) is a
-/// `LeakyQueue` of this process alone, with the same quota and bounds. For each reservation that the server grants, the
+/// `LeakyQueue` in this process alone, with the same quota and bounds. For each reservation that the server grants, the
 /// fallback makes one, too; so arrivals during an outage line up behind the requests that wait here. The fallback knows
-/// nothing of other processes, and it keeps the reservations of waiters that left. Requests that it admits are not
-/// reported to the server later.
+/// nothing about other processes, and it keeps the reservations after their waiters have left. Requests that it admits
+/// are not reported to the server later.
 ///
 /// When a primary fails and a replica takes over, reservations that were not replicated are granted a second time: the
-/// reservations of one replication lag, and at most burst and `max_queue` of a key.
+/// reservations from one replication lag, and at most burst and `max_queue` per key.
 ///
 /// # Cost
 ///
@@ -177,16 +179,16 @@ use crate::values::{
 /// | returns at one time | one each | all for one key share the two calls, with the arrivals |
 /// | a key, until its backlog is paid | some 160 bytes, and 40 for each hole | 41 bytes, and 32 for each hole |
 ///
-/// On records, each process changes a key once per two round trips, whatever number of requests arrives. If another
-/// process has changed it meanwhile, both calls are made again. Where that goes on for longer than the timeout of the
-/// server, arrivals fail: raise the timeout if many processes share a busy queue.
+/// On records, each process changes a key once per two round trips, for any number of requests. If another process has
+/// changed it meanwhile, both calls are made again. If that goes on for longer than the server's timeout, arrivals
+/// fail: raise the timeout if many processes share a busy queue.
 ///
 /// A flood of rejected requests costs about two calls per key and second, and otherwise a look at a table in this
-/// process, of 0.7 MiB for the last 8,192 keys with a backlog. Until the first answer, the server is asked about all
-/// requests that arrive for a full queue.
+/// process, which takes 0.7 MiB for the last 8,192 keys with a backlog. Until the first answer, the server is asked
+/// about all requests that arrive for a full queue.
 ///
-/// In this process, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on a timer of its
-/// own. No task runs for it, and no lock is held.
+/// In this process, at most [`max_waiters`](Self::max_waiters) wait at a time, each in about 1 kB, on its own timer. No
+/// task runs for it, and no lock is held.
 ///
 /// # Cancel safety
 ///
@@ -205,7 +207,7 @@ pub struct SharedQueue<D: Departures> {
 
 impl<D: Departures> SharedQueue<D> {
     /// Creates a queue that leaks at the quota's rate, shared by all processes that use this `name`; other limiters on
-    /// `store` need other names. Up to `limit` requests of a key wait, for at most 30 seconds each; in this process, up
+    /// `store` need other names. Up to `limit` requests per key wait, for at most 30 seconds each; in this process, up
     /// to 65,536 over all keys.
     ///
     /// # Panics
@@ -225,7 +227,7 @@ impl<D: Departures> SharedQueue<D> {
         if let Err(problem) = store.check_fit(&terms.for_server()) {
             panic!("{problem}");
         }
-        // While the server fails, keys beyond share the FIFOs of others, which is better than no limit.
+        // While the server fails, keys without room share other keys' FIFOs, which is better than no limit.
         let fallback = LeakyQueue::new(quota)
             .max_queue(max_queue)
             .max_wait(max_wait)
@@ -247,21 +249,21 @@ impl<D: Departures> SharedQueue<D> {
     ///
     /// # Panics
     ///
-    /// If the server cannot [keep](Self::check_fit) a schedule of that length.
+    /// If the server cannot [keep](Self::check_fit) a schedule that long.
     #[must_use]
     #[track_caller]
     pub fn max_queue(self, waiters: usize) -> Self {
         self.with(|bounds| bounds.max_queue = waiters)
     }
 
-    /// Sets the longest wait of a request.
+    /// Sets a request's longest wait.
     ///
-    /// Of this bound and [`max_queue`](Self::max_queue), only the stricter one is ever met. So raise the `max_queue`,
-    /// too, if requests should wait longer than a period.
+    /// Only the stricter of this bound and [`max_queue`](Self::max_queue) is ever met. So raise the `max_queue`, too,
+    /// if requests should wait longer than a period.
     ///
     /// # Panics
     ///
-    /// If the server cannot [keep](Self::check_fit) a schedule of that length.
+    /// If the server cannot [keep](Self::check_fit) a schedule that long.
     #[must_use]
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -311,7 +313,7 @@ impl<D: Departures> SharedQueue<D> {
 }
 
 impl<D: Departures> SharedQueue<D> {
-    /// Lets the request wait in the queue of this process alone.
+    /// Lets the request wait in this process's own queue.
     fn decide_fallback(&self, ask: &Ask<'_>) -> Answer {
         let marked = |decision: Decision| decision.with_receipt(decision.receipt().mark_fallback());
         let (slot, patience) = match self.shared.take_slot(ask.patience()) {
@@ -355,10 +357,10 @@ impl<D: Departures> SharedQueue<D> {
 }
 
 impl<D: Departures> Limiter for SharedQueue<D> {
-    /// The [patience](Ask::within) of a request bounds its wait as [`max_wait`](Self::max_wait) does, from its arrival
-    /// at the server on; a turn that comes when the patience ends comes too late.
+    /// A request's [patience](Ask::within) bounds its wait as [`max_wait`](Self::max_wait) does, from its arrival at
+    /// the server on; a turn that comes when the patience ends comes too late.
     ///
-    /// As a [fallback](Mode::Fallback), it waits in the queue of this process alone.
+    /// As a [fallback](Mode::Fallback), it waits in this process's own queue.
     fn decide(&self, ask: &Ask<'_>) -> Answer {
         match ask.mode() {
             Mode::Fallback => self.decide_fallback(ask),
@@ -405,7 +407,7 @@ impl<D: Departures> Limiter for SharedQueue<D> {
         sharing_reports(description, self.shared.store.shared_records(), self.shared.keys.limiter())
     }
 
-    /// Inherits from a queue of this name on the same server. Requests that wait depart as scheduled; only the other
+    /// Inherits from a queue with this name on the same server. Requests that wait depart as scheduled; only the other
     /// queue counts them, and ends their waits when [it is closed](Self::close).
     fn inherit(&self, predecessor: &dyn Limiter) -> Option<Inheritance<Arc<dyn Limiter>>> {
         let predecessor = predecessor.downcast_ref::<Self>()?;
@@ -422,7 +424,7 @@ impl<D: Departures> Limiter for SharedQueue<D> {
         self.close();
     }
 
-    /// Reports how many requests wait, without the time of the next departure: each waits on a timer of its own.
+    /// Reports how many requests wait, without the next departure's time, because each waits on its own timer.
     fn stats(&self) -> Stats {
         let backlog = Backlog::new(self.waiting(), None);
         Stats { backlog: Some(backlog), nodes: self.shared.store.health(), ..Stats::default() }

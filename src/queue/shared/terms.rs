@@ -1,4 +1,4 @@
-//! What a request asks a server for, and the decision from the answer.
+//! A request's question to a server, and the decision from the answer.
 
 use std::time::Duration;
 
@@ -8,18 +8,18 @@ use crate::store::remote::{Arrival, DepartureTerms, Reserved, Timeline};
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{Decision, Quota, Receipt};
 
-/// The schedule of a key that many processes share: a bucket that is paid after the fact.
+/// A key's schedule, which many processes share: a bucket that is paid after the fact.
 ///
 /// The server keeps the time at which all requests that were let in will be paid for. An arrival may depart when its
 /// cost and the debt before it fit into the burst, or if its cost alone does not, when the debt before it is paid. It
-/// is let in if that is soon enough. So the order of arrival at the server is the order of departure; each process does
+/// is let in if that is soon enough. So requests depart in the order in which they reach the server; each process does
 /// its own waiting.
 ///
 /// A reservation is a stretch of that time, whose length is its price, and no two overlap. If the last one is returned,
 /// the backlog becomes shorter. Any other becomes a *hole*, because those behind it know already when to depart; the
 /// next arrival for which it is wide enough takes it. The part of a hole that has passed is trimmed, so a reservation
-/// begins no earlier than its arrival. That keeps the rate: of the requests that depart within *t*, all reservations
-/// lie within *t* and the burst, or the cost of the last one if that is greater.
+/// begins no earlier than its arrival. That keeps the rate: if requests depart within *t*, their reservations all lie
+/// within *t* and the burst, or within *t* and the last one's cost if that is greater.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueTerms {
     quota: Quota,
@@ -50,7 +50,7 @@ impl QueueTerms {
         self.max_cost
     }
 
-    /// Returns what the server has to know.
+    /// Returns the part of the terms that the server needs.
     pub fn for_server(&self) -> DepartureTerms {
         let most_ahead = self.longest + self.gcra.price(self.max_cost.max(self.burst));
         DepartureTerms::new(self.quota, most_ahead)
@@ -81,8 +81,8 @@ impl QueueTerms {
         self.longest.min(u128::from(patience) * u128::from(self.quota.limit()))
     }
 
-    /// Returns what a request of `cost` asks for that waits for `patience` at most. A cost of zero, and one that can
-    /// never be let in, only look.
+    /// Returns the question for a request that costs `cost` and waits for at most `patience`. If its cost is zero, or
+    /// can never be let in, it only looks.
     pub fn arrival(&self, cost: u64, patience: Option<Duration>) -> Arrival {
         let length = if cost > self.max_cost { 0 } else { self.gcra.price(cost) };
         Arrival { length, reach: self.ahead(cost) + self.longest_wait(patience) + length }
@@ -94,9 +94,9 @@ impl QueueTerms {
     }
 
     /// Reads the answer to an [`arrival`](Self::arrival) with the same arguments: a request that is admitted departs
-    /// after the decision's delay. Also returns the present state of the key for the negative cache, unless it has a
-    /// hole with room for a request: the end of the timeline does not say when a request fits into a hole. Returns
-    /// `None` if the server has reserved what it may not, or has not reserved what it must.
+    /// after the decision's delay. The key's present state is also returned, for the negative cache, unless a hole has
+    /// room for a request, because the timeline's end does not say when a request fits into a hole. Returns `None` if
+    /// the server has made a forbidden reservation, or has not made a required one.
     pub fn decide(
         &self,
         answer: &Reserved,
@@ -109,8 +109,8 @@ impl QueueTerms {
         Some((decision, is_full.then(|| GcraState { tat: timeline.end() })))
     }
 
-    /// Returns the decision on a request that comes at `now` and has got a reservation up to `end`, or none. `timeline`
-    /// has it already. `None` if the request should have got another answer.
+    /// Returns the decision on a request that comes at `now` and has got a reservation up to `end`, if any, which
+    /// `timeline` has already. `None` if the request should have got another answer.
     fn decision(
         &self,
         timeline: &Timeline,
@@ -146,7 +146,7 @@ impl QueueTerms {
         cost: u64,
         patience: Option<Duration>,
     ) -> Option<Decision> {
-        // However long others may wait: the state was learnt from the server.
+        // No bound, because others may wait for any time: the state was learnt from the server.
         let timeline = Timeline::as_of(at, &self.for_server(), state.tat, u128::MAX, []);
         // A request that would be let in is not decided without a reservation.
         let decision = self.decision(&timeline, at, cost, patience, None)?;
@@ -163,8 +163,8 @@ impl QueueTerms {
         u64::try_from((end - begin) / self.gcra.price(1)).unwrap_or(u64::MAX)
     }
 
-    /// Returns a decision with the numbers of a timeline: how many requests of cost one would be let in at once, if it
-    /// were empty, and now.
+    /// Returns a decision with a timeline's numbers: how many requests of cost one would be let in at once, if it were
+    /// empty, and now.
     fn numbers(&self, timeline: &Timeline, now: u128, outcome: impl FnOnce(u64, u64) -> Decision) -> Decision {
         let limit = self.limit();
         let debt = timeline.end().saturating_sub(now);

@@ -1,4 +1,4 @@
-//! The terms of a queue against a plain list of reservations.
+//! Compares a queue's terms with a plain list of reservations.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::values::{Quota, Receipt};
 /// In nanoseconds.
 const START: u64 = 1_700_000_000_000_000_000;
 
-/// An interval, in ticks of a quota per second.
+/// An interval, in ticks, for a quota per second.
 const INTERVAL: u128 = 1_000_000_000;
 
 /// A naive model: a request takes the first stretch that is free and long enough, and departs as soon as the stretch
@@ -158,7 +158,7 @@ fn decisions_match_a_naive_list() {
     assert!(seen.iter().all(|count| *count > 100), "{seen:?}");
 }
 
-/// A server that reserves what it may not, or does not reserve what it must.
+/// An answer is wrong if the server has made a forbidden reservation, or has not made a required one.
 #[test]
 fn wrong_answers_are_none() {
     let terms = QueueTerms::new(&Quota::per_second(1), 2, Duration::from_secs(30));

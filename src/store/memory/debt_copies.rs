@@ -1,32 +1,31 @@
-//! Copies of the debts that a limiter's keys have from before a live change.
+//! Copies of the debts that keys have from before a live change.
 //!
-//! An heir has a table of its own. The debts of its keys in its predecessor's table, at the instant of the change, are
-//! copied page by page and converted into the heir's units once: by the first request that needs a page, or otherwise
-//! by the thread that calls `replace`, right after the change is in force. So no request copies more than two pages of
-//! each geometry. The predecessor's table is only read, and the thread that calls `replace` drops it as soon as all
-//! pages are copied.
+//! An heir has its own table. Its keys' debts in its predecessor's table, at the instant of the change, are copied page
+//! by page and converted into the heir's units once: by the first request that needs a page, or otherwise by the thread
+//! that calls `replace`, right after the change is in force. So no request copies more than two pages per geometry. The
+//! predecessor's table is only read, and the thread that calls `replace` drops it as soon as all pages are copied.
 //!
-//! No thread waits for a page that another one copies: that thread may be descheduled for milliseconds. Then both copy
-//! it, and the copy that is published first counts ([`Published`]).
+//! No thread waits for a page that another one copies, because that thread may be descheduled for milliseconds. Then
+//! both copy it, and the copy that is published first counts ([`Published`]).
 //!
-//! A **table copy** holds the debts copied from tables of one [`Geometry`], by which its keys are found. The tables may
-//! be of words, or of states behind locks. A predecessor that has inherited itself hands on the remaining debts of its
-//! own copies: the copy of its own geometry is merged with its table, the other copies stay apart. A page of a copy has
-//! at most one debt for each slot in the page of the table. If there are more debts, the keys that owe least are
-//! forgotten, and counted as evicted. So a chain of changes takes at most the memory of one change for each geometry.
+//! A **table copy** holds the debts copied from tables with one [`Geometry`], by which its keys are found. The tables
+//! may hold words, or states behind locks. A predecessor that has inherited itself hands on the debts that remain in
+//! its own copies: the copy with its own geometry is merged with its table, and the other copies stay apart. A copy's
+//! page has at most one debt for each slot in the table's page. If there are more debts, the keys that owe least are
+//! forgotten, and counted as evicted. So a chain of changes takes at most one change's memory per geometry.
 //!
 //! A debt that is inserted into the heir's table is cleared in the copy. So it is not inherited twice, and does not
-//! come back after a refund, a reset or an eviction. Each heir of a limiter has its own copy.
+//! come back after a refund, a reset or an eviction. A limiter's heirs have a copy each.
 //!
 //! # While an heir of an heir copies
 //!
-//! A debt moves from a copy into the table while an heir of that table copies both, page by page, in any order. It must
-//! be found at least once. So it is cleared only after it was inserted, and after each heir that has begun to copy
+//! A debt moves from a copy into the table while that table's heir copies both, page by page, in any order. It must be
+//! found at least once. So it is cleared only after it was inserted, and after each heir that has begun to copy
 //! ([`PastDebts`]) has copied the pages that the key may be in. An heir that begins later finds it in the table.
 //!
 //! It may be found twice: in the copy, because it was not cleared yet, and in the table, where it may have grown since.
 //! Then the greatest debt counts ([`DebtCopies::get`]). The order of the copies does not show which debt is the
-//! greatest: the copies may be of different geometries, and each heir has its own order. A refund that is made between
+//! greatest: the copies may have different geometries, and each heir has its own order. A refund that is made between
 //! the insert and the clear may be lost.
 
 use std::num::NonZeroU64;
@@ -46,22 +45,22 @@ use crate::util::sync::{AtomicU64, Mutex, Ordering, before_a_step, yield_now};
 /// predecessor's capacity, until all inherited debts are paid.
 pub(super) const MOST_COPIES: usize = 4;
 
-/// The debts of a page's keys, until they are cleared. One thread at a time writes the debt of a key, under a lock of
-/// the key in the heir's table, while an heir of that heir may read.
+/// The debts of a page's keys, until they are cleared. One thread at a time writes a key's debt, under the key's lock
+/// in the heir's table, while an heir of that heir may read.
 pub(super) trait PageDebts: Send + Sync + 'static {
     type Debt: Copy;
 
     fn new(debts: impl Iterator<Item = (Tag, Self::Debt)>) -> Self;
 
-    /// Returns a debt, and the tag of its key, unless it was cleared.
+    /// Returns a debt and its key's tag, unless the debt was cleared.
     fn get(&self, index: usize) -> Option<(Tag, Self::Debt)>;
 
     /// Replaces a debt.
     fn set(&self, index: usize, debt: Option<Self::Debt>);
 }
 
-/// Tags and debts, packed into eight bytes each as in a table of words. A debt is a stamp, counted from the stamp of
-/// nothing at the instant of the change.
+/// Tags and debts, packed into eight bytes each as in a word table. A debt is its stamp minus a debt-free key's stamp
+/// at the instant of the change.
 pub(super) struct CopiedStamps(Box<[AtomicU64]>);
 
 const DEBT_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
@@ -71,7 +70,7 @@ impl CopiedStamps {
         tag << PAYLOAD_BITS | debt.min(DEBT_MASK)
     }
 
-    /// Acquire, with the release in `set`: a thread that reads the debt as cleared finds the key in the table.
+    /// Acquire, with the release in `set`, so that a thread that reads the debt as cleared finds the key in the table.
     fn load(&self, index: usize) -> u64 {
         before_a_step();
         self.0[index].load(Ordering::Acquire)
@@ -94,17 +93,17 @@ impl PageDebts for CopiedStamps {
     fn set(&self, index: usize, debt: Option<u64>) {
         let packed = Self::packed(self.load(index) >> PAYLOAD_BITS, debt.unwrap_or(0));
         before_a_step();
-        // Release: the key was inserted before, and a thread that reads this must find it. One store, and no
-        // compare-and-swap: the key's lock excludes other writers.
+        // Release, because the key was inserted before, and a thread that reads this must find it. A store is enough in
+        // place of a compare-and-swap, because the key's lock excludes other writers.
         self.0[index].store(packed, Ordering::Release);
     }
 }
 
-/// Tags, and the states of an algorithm: a key takes at most the bytes of a slot of the locked table. The lock is held
+/// Tags, and an algorithm's states. A key takes at most as many bytes as a slot in the locked table. The lock is held
 /// only while one state is copied.
 pub(super) struct CopiedStates<S>(Mutex<Box<[CopiedState<S>]>>);
 
-/// Empty once it is cleared. That takes no room of its own, because a tag is never zero.
+/// Empty once it is cleared. That takes no extra bytes, because a tag is never zero.
 type CopiedState<S> = Option<(NonZeroU64, S)>;
 
 impl<S: Copy + Send + 'static> PageDebts for CopiedStates<S> {
@@ -134,11 +133,12 @@ pub(super) trait DebtSource<T>: Send + Sync {
     /// Passes each key of a page that owes something to `put`.
     fn copy(&self, geometry: Geometry, page: usize, put: &mut dyn FnMut(Debtor<T>));
 
-    /// Returns how much would be forgiven if a debt were forgotten: compared among the keys of one page of one table.
+    /// Returns how much would be forgiven if a debt were forgotten. Compared among the keys that are in one page of one
+    /// table.
     fn size(&self, tag: Tag, debt: &T) -> u64;
 }
 
-/// A key of a page that owes something.
+/// A key in a page that owes something.
 #[derive(Clone, Copy)]
 pub(super) struct Debtor<T> {
     /// Its set in the page.
@@ -154,8 +154,9 @@ pub(super) trait PastDebts: Send + Sync {
     /// Returns the geometries of the copies.
     fn geometries(&self) -> Vec<Geometry>;
 
-    /// Adds an heir of this heir. Call this before the new heir copies a page: then a thread that does not find it in
-    /// [`missing`](DebtCopies::missing) has inserted its key before, and the new heir finds the key in the table.
+    /// Adds an heir that inherits from this one. Call this before the new heir copies a page. Then a thread that does
+    /// not find it in [`missing`](DebtCopies::missing) has inserted its key before, and the new heir finds the key in
+    /// the table.
     fn announce(&self, heir: &Weak<dyn PastDebts>);
 
     /// Copies the pages that no request has needed yet, and drops the predecessor.
@@ -169,7 +170,7 @@ pub(super) trait PastDebts: Send + Sync {
 }
 
 /// An heir's own view of the copies: it knows the form of its debts (`T`). A trait, so that a program without live
-/// changes is not linked with the copies.
+/// changes does not link the copies.
 pub(super) trait CopiedDebts<T>: PastDebts {
     /// Returns whether all inherited debts are paid at `now`.
     fn has_ended(&self, now: u64) -> bool;
@@ -177,35 +178,35 @@ pub(super) trait CopiedDebts<T>: PastDebts {
     /// Returns a key's debt at the instant of the change, unless it was cleared. `size` compares debts.
     fn get(&self, hash: u64, now: u64, size: &dyn Fn(&T) -> u64) -> Option<T>;
 
-    /// Replaces a key's debt at the instant of the change. For a key that has one.
+    /// Replaces a key's debt at the instant of the change. The key must have one.
     fn set(&self, hash: u64, debt: Option<T>);
 
-    /// Returns the heirs of this heir that have begun to copy, but have not copied all pages that a key may be in.
+    /// Returns this heir's own heirs that have begun to copy, but have not copied all pages that a key may be in.
     fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>>;
 
-    /// Calls `act` with the set in the page, the tag and the debt of each key that is left in a page, for an heir of
-    /// this heir.
+    /// Calls `act` with the set in the page, the tag and the debt for each key that is left in a page, on behalf of an
+    /// heir of this heir.
     fn each_left(&self, geometry: Geometry, page: usize, act: &mut dyn FnMut(usize, Tag, T));
 
-    /// Returns the copies, as heirs of this heir see them.
+    /// Returns the copies, as this heir's own heirs see them.
     fn as_past(self: Arc<Self>) -> Arc<dyn PastDebts>;
 }
 
-/// Copies of the debts of an heir's keys in its predecessor's tables.
+/// Copies of an heir's debts in its predecessor's tables.
 pub(super) struct DebtCopies<T, D> {
     this: Weak<Self>,
     copies: Box<[TableCopy<D>]>,
     /// Empty once all is copied.
     source: Published<Box<dyn DebtSource<T>>>,
-    /// When the last of the debts copied so far is paid.
+    /// When the last debt copied so far is paid.
     latest: AtomicU64,
-    /// When the last of all debts is paid; `u64::MAX` until all pages are copied.
+    /// When the last debt is paid; `u64::MAX` until all pages are copied.
     ends: AtomicU64,
     /// Shared by all pages without debts, and by pages that were dropped once all debts were paid.
     empty: Arc<PageCopy<D>>,
     /// How many pages were dropped, counted through all copies.
     dropped: AtomicUsize,
-    /// The heirs of this heir that have begun to copy. Locked only while the list is copied or extended.
+    /// This heir's own heirs that have begun to copy. Locked only while the list is copied or extended.
     heirs: Mutex<Vec<Weak<dyn PastDebts>>>,
     /// The occupancy of the heir's table, which counts the keys that are forgotten.
     occupancy: Arc<Occupancy>,
@@ -235,8 +236,8 @@ struct PageCopy<D> {
     debts: D,
 }
 
-/// The number of pages that a request drops if it finds all inherited debts paid. A large table has thousands of pages:
-/// no request must free them all.
+/// The number of pages that a request drops if it finds all inherited debts paid. A large table has thousands, so no
+/// request must free them all.
 const DROPPED_AT_ONCE: usize = 8;
 
 impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
@@ -286,8 +287,8 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
             if let Some(copied) = page.get() {
                 return copied;
             }
-            // The source is taken away after the last page was published. So if it is gone, this page has been
-            // published in the meantime: read it again.
+            // The source is taken away after the last page was published, so if it is gone, this page has been
+            // published in the meantime. Read it again.
             let Some(source) = self.source.get() else { continue };
             // Another thread may have published its copy meanwhile. Then its copy counts, since a debt may have been
             // cleared in it already; this thread's copy is dropped.
@@ -304,8 +305,8 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> DebtCopies<T, D> {
     /// owe least are forgotten.
     ///
     /// There may be two keys for each slot: the key in the predecessor's table, and a key that the predecessor has
-    /// inherited itself and that no request has moved there. If all of them were kept, each change between two floods
-    /// of other keys would add a table.
+    /// inherited itself and that no request has moved there. If all were kept, each change between two floods with
+    /// other keys would add a table.
     #[cold]
     fn copy_page(&self, source: &dyn DebtSource<T>, geometry: Geometry, index: usize) -> (Arc<PageCopy<D>>, u64) {
         let this: Weak<dyn PastDebts> = Weak::<Self>::clone(&self.this);
@@ -356,9 +357,9 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> CopiedDebts<T> for DebtCopies<T,
             return None;
         }
         let mut found = None;
-        // A key that was inserted into the predecessor's table while that was copied may have two debts here. The last
-        // one found is not always the greatest: the table may be copied to pages that are visited before the pages with
-        // the old debt.
+        // A key may have two debts here if it was inserted into the predecessor's table during the copy. The last one
+        // found is not always the greatest: the table may be copied to pages that are visited before the pages with the
+        // old debt.
         self.visit(hash, &mut |page, index| {
             if let Some((_, inherited)) = page.debts.get(index) {
                 let is_greatest = found.as_ref().is_none_or(|found| size(found) <= size(&inherited));
@@ -415,7 +416,7 @@ impl<T: Copy + 'static, D: PageDebts<Debt = T>> PastDebts for DebtCopies<T, D> {
         self.ends.store(self.latest.load(Ordering::Relaxed), Ordering::Relaxed);
         let Some(mut source) = self.source.take() else { return };
         // Freeing a large table takes milliseconds. A request that is still copying a page, which another thread has
-        // published meanwhile, holds the source too: that request must not be the last to drop it.
+        // published meanwhile, holds the source too. So we wait here until that request cannot be the last to drop it.
         while Arc::get_mut(&mut source).is_none() {
             yield_now();
         }
@@ -462,8 +463,8 @@ fn by_set(sets: &mut dyn Iterator<Item = usize>) -> (Vec<usize>, [u16; SETS_PER_
 
 /// A shared value that may be absent: the first thread that publishes one wins.
 ///
-/// No thread waits for another one, even if that one is descheduled. (In models, a lock is used instead, and held for
-/// one step.)
+/// No thread waits for another one, even if that one is descheduled. (In models, a lock held for one step takes its
+/// place.)
 struct Published<T>(#[cfg(not(sluice_loom))] ArcSwapOption<T>, #[cfg(sluice_loom)] Mutex<Option<Arc<T>>>);
 
 #[cfg(not(sluice_loom))]
@@ -526,7 +527,7 @@ impl<T> Published<T> {
 mod tests {
     use super::*;
 
-    /// One debt in the first set of each page, paid at the instant `paid_at`.
+    /// One debt in each page's first set, paid at the instant `paid_at`.
     struct OneEach {
         paid_at: u64,
     }
@@ -548,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_drop_all_copies_once_they_are_paid_a_few_pages_at_a_time() {
+    fn paid_copies_are_dropped_in_steps() {
         let pages = 3 * DROPPED_AT_ONCE + 1;
         let geometries = [Geometry::with_sets(pages * SETS_PER_PAGE), Geometry::with_sets(1)];
         let debts = copies(&geometries, OneEach { paid_at: 100 });
@@ -566,7 +567,7 @@ mod tests {
         assert_eq!(debts.dropped.load(Ordering::Relaxed), pages + 1);
     }
 
-    /// A page of a table of eight sets, with two debts for each of its 64 slots: debts of 1 to 128.
+    /// A page in a table with eight sets, with two debts for each of its 64 slots: debts of 1 to 128.
     struct Twice;
 
     impl DebtSource<u64> for Twice {
@@ -584,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_keeps_one_debt_per_slot_and_counts_the_forgotten_keys() {
+    fn a_page_keeps_one_debt_per_slot() {
         let geometry = Geometry::with_sets(8);
         let debts = copies(&[geometry], Twice);
         for _ in 0..2 {
@@ -597,9 +598,9 @@ mod tests {
         }
     }
 
-    /// Two layers may change at once: a debt is cleared only after both heirs have copied it.
+    /// Two layers may change at once, so a debt is cleared only after both heirs have copied it.
     #[test]
-    fn every_heir_that_has_begun_to_copy_is_missing_until_it_is_dropped() {
+    fn heirs_that_copy_are_missing_until_dropped() {
         let debts = copies(&[Geometry::with_sets(1)], OneEach { paid_at: 100 });
         // They have copied no page.
         let heir = || copies(&[Geometry::with_sets(1)], OneEach { paid_at: 100 }) as Arc<dyn PastDebts>;
@@ -616,17 +617,17 @@ mod tests {
         assert_eq!(debts.heirs.lock().unwrap().len(), 2, "dropped heirs take no room");
     }
 
-    /// A copy of a full table takes at most the memory of the table.
+    /// A full table's copy takes at most the table's memory.
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn a_copied_state_takes_no_more_than_a_slot() {
+    fn a_copied_state_fits_into_a_slot() {
         use crate::algorithm::{FixedWindowState, GcraState, SlidingWindowState};
         use crate::store::memory::quota_state::QuotaState;
 
         fn assert_fits<S: Copy + Send + 'static>(bytes_of_a_key: usize) {
             assert!(size_of::<CopiedState<S>>() <= bytes_of_a_key / 2);
         }
-        // See `keys_take_as_many_bytes_as_documented`: two slots for each key.
+        // See `bytes_per_key_are_as_documented`: two slots for each key.
         assert_fits::<FixedWindowState>(50);
         assert_fits::<SlidingWindowState>(66);
         assert_fits::<GcraState>(50);

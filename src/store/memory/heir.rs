@@ -2,9 +2,9 @@
 //! that can fail are done here, before the change is in force; [`debt_copies`](super::debt_copies) then copies the
 //! debts.
 //!
-//! An heir keeps its keys' debts in one [`Form`]: as words, as states, or as states with their quotas. Its copies are
-//! made [from the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into
-//! the form once.
+//! An heir keeps its keys' debts in one [`Form`]: words, states, or states with their quotas. Its copies are made [from
+//! the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into the form
+//! once.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -27,7 +27,8 @@ use crate::values::time::Timestamp;
 use crate::values::{Finish, Heritage, Inheritance, Quota};
 
 impl<S: Copy + Send + 'static> SharedTable<S> {
-    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    /// Inherits from a table with the same kind of clock and state, as [`Limiter::inherit`](crate::Limiter::inherit)
+    /// describes.
     pub(crate) fn inherit<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
@@ -38,12 +39,12 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             if Arc::ptr_eq(own, &predecessor) {
                 return Some(Inheritance::in_place());
             }
-            // Another layer was first. Inheriting once more would forget the units used since then.
+            // Another layer was first. If this one inherited again, it would forget the units used since then.
             if std::ptr::eq(own.predecessor.as_ptr(), Arc::as_ptr(&predecessor)) {
                 return Some(Inheritance::in_place().and_then(finish_copies(own)));
             }
         }
-        // One instant for the whole change, read once.
+        // The whole change has one instant, which is read once.
         let origin = Predecessor::new(&predecessor, self.settings.time(&**algorithm));
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
@@ -96,7 +97,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         heir.complete(&**algorithm);
         let geometries = origin.table().geometries(origin.at);
         if geometries.len() >= MOST_COPIES && !geometries.contains(&heir.current().geometry()) {
-            // With another capacity, the heir of this heir would have to inherit from more tables than it can.
+            // With another capacity, this table's own heir would have to inherit from more tables than it can.
             heir = with_capacity(capacity);
         }
         let form = origin.form(&**algorithm, &heir, self.takes_quotas())?;
@@ -118,10 +119,10 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
     Some(Box::new(move || past.copy_all()))
 }
 
-/// The table of a predecessor that has the keys at the instant of a change.
+/// The predecessor's table that has the keys at the instant of a change.
 pub(super) struct Predecessor {
     tables: Origin,
-    /// Whether the keys are in the table of keys with quotas. Read once: a question may make that table meanwhile, and
+    /// Whether the keys are in the table for keys with quotas. Read once: a question may make that table meanwhile, and
     /// the heir may be that table.
     has_quotas: bool,
     at: Timestamp,
@@ -130,7 +131,7 @@ pub(super) struct Predecessor {
 /// The tables from which an heir inherits.
 enum Origin {
     Tables(Arc<dyn AnyTables>),
-    /// Of a snapshot. Its keys have no receipts in this process.
+    /// From a snapshot. Its keys have no receipts in this process.
     Restored(Arc<RestoredTable>),
 }
 
@@ -180,7 +181,7 @@ impl Predecessor {
         })
     }
 
-    /// Whether its windows have other numbers than by the clock, and so the heir's do.
+    /// Whether its windows are numbered differently than by the clock, and so the heir's are, too.
     fn is_skewed(&self) -> bool {
         match &self.tables {
             Origin::Tables(tables) => !self.has_quotas && tables.is_skewed(),
@@ -220,7 +221,7 @@ impl Predecessor {
         }
     }
 
-    /// Returns whether an heir in this form cannot refund charges from before the change: see [`Form`].
+    /// Returns whether an heir in this form cannot refund charges from before the change ([`Form`] has the table).
     fn voids_receipts(&self, form: &Form, terms: &HeirTerms) -> bool {
         let before = self.terms();
         if !terms.is_bucket {
@@ -295,7 +296,7 @@ impl dyn DebtOrigin + '_ {
     }
 }
 
-/// Lets a table of words begin with the debts that `debt_of` returns for states of type `T`. Returns whether its
+/// Lets a word table begin with the debts that `debt_of` returns for states with the type `T`. Returns whether its
 /// overflow slots have debts.
 fn begin_words<R: Codec, T: Copy + 'static>(
     origin: &Arc<dyn DebtOrigin>,
@@ -311,7 +312,8 @@ fn begin_words<R: Codec, T: Copy + 'static>(
     !overflow.is_empty()
 }
 
-/// Lets a table with locks begin. Keys share an overflow state only with keys of the same quota.
+/// Lets a table with locks begin with the origin's debts in this `form`. Keys share an overflow state only with keys
+/// under the same quota.
 fn begin_locked<F: DebtForm<Debt: Send>>(
     origin: &Arc<dyn DebtOrigin>,
     own: &mut LockedTable<F::Debt>,
@@ -334,10 +336,10 @@ fn rule_of<R: Codec>(words: &BeginWords) -> R {
 }
 
 impl WordHeir for TickBucket {
-    /// Words, unless some key owes more tokens than words can hold: a key under a burst of more than 2^18, for
-    /// example, which the change replaces by a slow quota. Then the keys become states with the heir's quota, if they
-    /// can, and the next change tries again. Nothing if no words hold the heir's quota, or if the predecessor's keys
-    /// are not buckets of this crate.
+    /// Words, unless some key owes more tokens than words can hold. For example, a change may replace a burst of more
+    /// than 2^18 by a slow quota. Then the keys become states with the heir's quota, if they can, and the next change
+    /// tries again. `None` if no words hold the heir's quota, or if the predecessor's keys are not buckets of this
+    /// crate.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
         let origin = heir.origin;
         if !origin.is_bucket() || !origin.table().is_read::<GcraState>() {
@@ -345,7 +347,7 @@ impl WordHeir for TickBucket {
         }
         let tokens = origin.most_owed::<Self>();
         let rule = Self::holding(&heir.quota, false, tokens)?;
-        // A user's own algorithm may have the kind of a bucket, although its states cannot be converted.
+        // A user's own algorithm may have a bucket's kind, although its states cannot be converted.
         let becomes_states = tokens > rule.most_units(true) && heir.inherits_states && heir.takes_quotas;
         Some(if becomes_states { Form::Entries(TableChange::Quota) } else { Form::Words(Box::new(rule)) })
     }
@@ -370,7 +372,7 @@ impl WordHeir for TickBucket {
 }
 
 impl<S: WindowState> WordHeir for WindowRule<S> {
-    /// Words that hold all counts, if there are such words.
+    /// Words, if there are any that hold all counts; otherwise states.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
         if !heir.inherits_states {
             return None;
@@ -394,7 +396,7 @@ impl<S: WindowState> WordHeir for WindowRule<S> {
     }
 }
 
-/// Makes a table of keys with their quotas. The keys begin with their debts at the origin; without debts, if the
+/// Makes a table for keys with their quotas. The keys begin with their debts at the origin, or without debts, if the
 /// algorithm takes no quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
@@ -411,14 +413,14 @@ pub(super) fn quota_table<A: Algorithm>(
     table
 }
 
-/// Copies the keys' debts from a predecessor's table, in the form of the heir.
+/// Copies the keys' debts from a predecessor's table, in the heir's form.
 struct FromTable<F> {
     origin: Arc<dyn DebtOrigin>,
     form: F,
 }
 
 impl<F: DebtForm> FromTable<F> {
-    /// Returns the debts in overflow slots, each with a tag of the keys that share it.
+    /// Returns the debts in overflow slots, each with a tag that the sharing keys have.
     fn overflow(&self) -> Vec<(Tag, F::Debt)> {
         let mut overflow = Vec::new();
         self.origin.each(TablePart::Overflow, &mut |_, tag, entry| {
@@ -450,7 +452,7 @@ impl<F: DebtForm> DebtSource<F::Debt> for FromTable<F> {
 
 /// Converts a key's debt at the instant of the change into the heir's [`Form`].
 trait DebtForm: Send + Sync + 'static {
-    /// The type of state as which the predecessor's table is read.
+    /// The state type as which the predecessor's table is read.
     type State: Copy + 'static;
 
     type Debt: Copy + 'static;
@@ -465,10 +467,10 @@ trait DebtForm: Send + Sync + 'static {
     fn size(&self, tag: Tag, debt: &Self::Debt) -> u64;
 }
 
-/// Stamps of a rule, counted from the stamp of nothing, and made from states of type `T`.
+/// Debts as table words, made from states of type `T`: the rule's stamp minus a debt-free key's stamp.
 struct Words<R, T> {
     rule: R,
-    /// The stamp of nothing.
+    /// The stamp that a debt-free key has at the change.
     base: u64,
     at: Timestamp,
     debt_of: Box<DebtOf<T>>,
@@ -563,9 +565,9 @@ mod tests {
     use crate::values::Ask;
     use crate::values::time::ManualClock;
 
-    /// The counts of a great limit do not fit into the words of a small one, so the heir gets another table.
+    /// A large limit's counts do not fit into a small limit's words, so the heir gets another table.
     #[test]
-    fn an_heir_of_any_form_does_not_repeat_the_warning() {
+    fn an_heir_does_not_repeat_the_warning() {
         let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
         for limit in [100, 100_000] {
             let before = MemoryStore::with_capacity(16).table();
@@ -579,9 +581,9 @@ mod tests {
         }
     }
 
-    /// Otherwise each change would keep the table before it for ever.
+    /// Otherwise each change would keep the earlier table forever.
     #[test]
-    fn a_change_that_is_finished_frees_the_table_before_it() {
+    fn a_finished_change_frees_the_old_table() {
         fn frees<A: Algorithm + Copy>(algorithm: A, has_quotas: bool) {
             let [before, after] = [(); 2].map(|()| {
                 let clock = ManualClock::starting_at(Timestamp::from_nanos(7));
@@ -608,10 +610,10 @@ mod tests {
         }
     }
 
-    /// Two layers share a limiter, and both change to the same heir. Once, when the heir had made its table of keys
-    /// with quotas in between, it inherited again, and each layer had a budget of its own.
+    /// Two layers share a limiter, and both change to the same heir. Once, when the heir had made its table for keys
+    /// with quotas in between, it inherited again, and each layer had its own budget.
     #[test]
-    fn the_second_layer_shares_the_heir_of_the_first() {
+    fn two_layers_share_one_heir() {
         let quota = Quota::per_minute(10);
         let algorithm = TokenBucket::new(quota);
         let table = || MemoryStore::with_capacity(16).with_clock(ManualClock::starting_at(Timestamp::ZERO)).table();
@@ -634,7 +636,7 @@ mod tests {
     /// The second change cut the count to the bits that the first lowered limit takes, if no other key had a debt from
     /// before. A limit that is raised again would then have admitted the used units once more.
     #[test]
-    fn a_count_in_an_overflow_slot_survives_two_lowered_limits() {
+    fn overflow_counts_survive_two_lowered_limits() {
         const NOW: Timestamp = Timestamp::from_nanos(90_000_000_000);
         let tag = Tag::from_hash(7);
         let window = |limit| SlidingWindow::new(Quota::per_minute(limit));
@@ -642,7 +644,7 @@ mod tests {
             let clock = ManualClock::starting_at(NOW);
             MemoryStore::with_capacity(16).when_full(WhenFull::Overflow).with_clock(clock).table()
         };
-        // The counts of a great limit are kept behind locks.
+        // A large limit's counts are kept behind locks.
         for limit in [100, 100_000] {
             let used = SlidingWindowState { window: 1, previous: 0, current: limit };
             let mut before = table();
@@ -668,7 +670,7 @@ mod tests {
         }
     }
 
-    /// A page with more debtors than slots forgets the keys that owe least: measured by their own budgets, if these
+    /// A page with more debtors than slots forgets the keys that owe least, measured by their own budgets if these
     /// differ.
     #[test]
     fn every_form_sizes_debts_by_use() {

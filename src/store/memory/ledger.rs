@@ -1,7 +1,7 @@
 //! A set-associative table with its rule and the debts that its keys inherit.
 //!
-//! The earlier rules are kept for buckets only: they convert the time on a receipt from before a change. A receipt of a
-//! window has the window's number.
+//! Only buckets keep the earlier rules: these convert the time on a receipt from before a change. A window's receipt
+//! has the window's number.
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -22,17 +22,17 @@ use crate::values::{Ask, Decision, Quota, Receipt};
 pub(super) struct Ledger<R> {
     rule: R,
     table: SetAssociativeTable,
-    /// By which windows are judged that the wall clock names. All callers pass the clock's own time.
+    /// Numbers windows that follow the wall clock. All callers pass the clock's own time.
     wall_time: WallTime,
     /// Shared with the table.
     inherited: Option<Arc<InheritedStamps>>,
     /// A bucket's earlier rules, if charges under them may still be owed, each with the time until which it was in
-    /// force; the oldest first.
+    /// force. Oldest first.
     before: Vec<(R, Timestamp)>,
     rarer: OnceLock<RarerOperations<R>>,
 }
 
-/// The operations of a ledger beside decisions: pointers, so that a program that only decides is not linked with them.
+/// A ledger's operations beside decisions. They are pointers, so that a program that only decides does not link them.
 struct RarerOperations<R> {
     as_words: fn(&Ledger<R>) -> &dyn WordTable,
     as_words_mut: fn(&mut Ledger<R>) -> &mut dyn WordTable,
@@ -41,11 +41,11 @@ struct RarerOperations<R> {
 /// The keys' debts at the instant of a change, as stamps.
 struct InheritedStamps {
     debts: Arc<dyn CopiedDebts<u64>>,
-    /// The stamp of nothing at that instant, from which the copied stamps are counted.
+    /// A debt-free key's stamp at that instant, from which the copied stamps are counted.
     base: u64,
 }
 
-/// The number of earlier rules that are kept: charges from before this many changes can be refunded. The list is copied
+/// The number of earlier rules that are kept. Charges from before this many changes can be refunded. The list is copied
 /// at each change, and takes 16 KiB at most.
 const MOST_BEFORE: usize = 256;
 
@@ -59,8 +59,8 @@ impl<R: Codec> Ledger<R> {
 }
 
 impl<R: WordHeir> Ledger<R> {
-    /// Adds the rarer operations. Only this names them for a ledger of this rule, so a program has them for the rules
-    /// of the algorithms that it names.
+    /// Adds the rarer operations. Only this function names them for this rule, so a program links them only for the
+    /// algorithms that it names.
     pub(super) fn complete(&self) {
         self.rarer.get_or_init(|| RarerOperations { as_words: |own| own, as_words_mut: |own| own });
     }
@@ -86,7 +86,7 @@ const COMPLETE: &str = "`SharedTable` completes its tables before it does more t
 
 /// The form in which an heir keeps its keys' debts.
 ///
-/// A window's receipt names the window by number. After a change of the schedule, that number may belong to another
+/// A window's receipt names the window by number. After a change to the schedule, that number may belong to another
 /// window, so all receipts from before the change are void. A bucket's receipt counts in units that depend on both
 /// forms:
 ///
@@ -109,14 +109,14 @@ pub(super) enum Form {
 pub(super) enum TableChange {
     /// Each key keeps its quota until it is asked about under another, and is converted then.
     None,
-    /// The same, but windows begin at other instants than the predecessor's, even if the quotas are equal: in another
-    /// time zone, say.
+    /// Each key keeps its quota, but windows begin at other instants than the predecessor's, even if the quotas are
+    /// equal: in another time zone, for example.
     Schedule,
     /// All keys are converted to the heir's own quota.
     Quota,
 }
 
-/// The keys' debts at the instant of a change, in the tables of a predecessor.
+/// The keys' debts at the instant of a change, in a predecessor's tables.
 pub(super) trait DebtOrigin: Send + Sync {
     /// The instant of the change.
     fn at(&self) -> Timestamp;
@@ -134,34 +134,34 @@ pub(super) trait DebtOrigin: Send + Sync {
     fn bucket(&self) -> Option<&Ledger<TickBucket>>;
 }
 
-/// An heir whose table has words, as its rule sees it.
+/// An heir with a word table, as its rule sees it.
 pub(super) struct HeirOfWords<'a> {
     pub(super) origin: &'a dyn DebtOrigin,
     /// The quota by which its table was made.
     pub(super) quota: Quota,
-    /// Whether the windows of each key begin at an instant of its own.
+    /// Whether each key's windows begin at an instant of their own.
     pub(super) staggered: bool,
-    /// The type of its states.
+    /// The type that its states have.
     pub(super) state: StateType,
-    /// Whether it can convert the states of the origin.
+    /// Whether it can convert the origin's states.
     pub(super) inherits_states: bool,
-    /// Whether its keys may have quotas of their own.
+    /// Whether its keys may have their own quotas.
     pub(super) takes_quotas: bool,
 }
 
-/// The parts of an heir that the words of its table are made from.
+/// The parts of an heir that its table's words are made from.
 pub(super) struct BeginWords {
     pub(super) origin: Arc<dyn DebtOrigin>,
     /// The rule, as its [`Form`] has it.
     pub(super) rule: Box<dyn Any>,
-    /// The conversion of states to the heir's own quota, if the rule needs it.
+    /// Converts states to the heir's own quota, if the rule needs that.
     pub(super) convert: Box<dyn Any>,
     pub(super) quota: Quota,
 }
 
 /// A rule whose tables may be heirs.
 pub(super) trait WordHeir: Codec {
-    /// Returns the form in which an heir with a table of this rule keeps the debts, if it can inherit them. Changes
+    /// Returns the form in which an heir with this rule's table keeps the debts, if it can inherit them. Changes
     /// nothing.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form>;
 
@@ -169,14 +169,14 @@ pub(super) trait WordHeir: Codec {
     fn begin(own: &mut Ledger<Self>, words: BeginWords);
 }
 
-/// A ledger of any rule: the operations that are not worth compiling for each algorithm.
+/// A ledger with any rule: the operations that are not worth compiling for each algorithm.
 pub(super) trait WordTable {
     fn as_table(&self) -> &dyn AnyTable;
 
     /// Decides, and charges the key if the request is admitted.
     fn decide(&self, ask: &Ask<'_>, hash: u64, clock: &dyn Clock) -> Decision;
 
-    /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
+    /// Refunds the unpaid part of a charge, like [`Rule::refunded`].
     fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp);
 
     /// Returns how many keys owe something.
@@ -228,18 +228,18 @@ impl<R: Codec> Ledger<R> {
         }
     }
 
-    /// Converts a time of the clock.
+    /// Converts a clock's time.
     #[inline(always)]
     fn at(&self, now: Timestamp) -> R::Now {
         self.rule.read(if self.rule.wall_period().is_some() { self.wall_time.at(now) } else { now })
     }
 
-    /// Returns the stamp of nothing at a time of the clock.
+    /// Returns a debt-free key's stamp at a time on the clock.
     fn base_at(&self, now: Timestamp) -> u64 {
         stamp_of_nothing(&self.rule, self.at(now))
     }
 
-    /// Whether its windows have other numbers than the clock's, because that was set back.
+    /// Whether its windows have other numbers than the clock's, because the clock was set back.
     pub(super) fn is_skewed(&self) -> bool {
         self.wall_time.skew() > 0
     }
@@ -254,8 +254,8 @@ impl<R: Codec> Ledger<R> {
         self.table.copies(hash)
     }
 
-    /// Lets the ledger begin with debts that `source` copies as stamps of `rule`, counted from the stamp of nothing at
-    /// `now`; and its overflow slots with the debts in `overflow`. For an unused ledger.
+    /// Lets the ledger begin with debts that `source` copies as stamps by `rule`, minus a debt-free key's stamp at
+    /// `now`. Its overflow slots begin with the debts in `overflow`. The ledger must be unused.
     pub(super) fn inherit(
         &mut self,
         rule: R,
@@ -273,7 +273,7 @@ impl<R: Codec> Ledger<R> {
         overflow.iter().for_each(|(tag, debt)| self.inherit_overflow(now, *tag, base + debt));
     }
 
-    /// Remembers the rules by which to read receipts of `from`, the ledger that this one replaces at `now`.
+    /// Remembers the rules by which to read receipts from `from`, the ledger that this one replaces at `now`.
     pub(super) fn remember(&mut self, from: &Self, now: Timestamp, has_overflow: bool) {
         let forgotten = if from.has_past(now) || has_overflow {
             from.before.len().saturating_sub(MOST_BEFORE - 1)
@@ -285,7 +285,7 @@ impl<R: Codec> Ledger<R> {
         self.before.push((from.rule, now));
     }
 
-    /// Lets the overflow slot of a tag begin with the debt that a stamp stands for. For an unused ledger.
+    /// Lets a tag's overflow slot begin with the debt that a stamp stands for. The ledger must be unused.
     pub(super) fn inherit_overflow(&self, now: Timestamp, tag: Tag, stamp: u64) {
         self.table.inherit_overflow(&self.rule, self.at(now), tag, stamp);
     }
@@ -303,11 +303,11 @@ impl<R: Codec> Ledger<R> {
 
     #[inline(always)]
     pub(super) fn peek<T: From<Decision>>(&self, hash: u64, cost: u64, now: impl Fn() -> Timestamp) -> T {
-        // As a decision reads it, so that peeks notice a step back, too.
+        // Reads the clock as a decision does, so that peeks notice a step back, too.
         self.table.peek(&self.rule, hash, cost, self.read(now))
     }
 
-    /// Refunds the unpaid part of a charge: see [`Rule::refunded`].
+    /// Refunds the unpaid part of a charge, like [`Rule::refunded`].
     pub(super) fn refund(&self, hash: u64, cost: u64, receipt: Receipt, now: Timestamp) {
         if let Some(charged) = self.rule.charged(receipt, &self.before) {
             self.table.refund(&self.rule, hash, cost, charged, self.at(now));
@@ -315,7 +315,7 @@ impl<R: Codec> Ledger<R> {
     }
 }
 
-/// Returns the stamp of nothing at an instant.
+/// Returns a debt-free key's stamp at an instant.
 pub(super) fn base_of<R: Rule>(rule: &R, at: Timestamp) -> u64 {
     stamp_of_nothing(rule, rule.read(at))
 }
@@ -358,15 +358,15 @@ impl<R: Codec> AnyTable for Ledger<R> {
         let skew = self.wall_time.skew();
         let act = &mut |set, tag, debt| {
             if rule.size(debt) > 0 {
-                // The state has the number of its window by the clock.
+                // The state has its window's number by the clock.
                 rule.with_state(rule.earlier(debt, skew), wanted, own, at, &mut |state| act(set, tag, state));
             }
         };
         if matches!(part, TablePart::Overflow) {
             return self.table.overflow_debts(rule, now).for_each(|(tag, debt)| act(0, tag, debt));
         }
-        // The copies are read before the table: a debt that is moved from a copy into the table meanwhile is then found
-        // in the table. In the other order it could be missed. This covers a key whose sets are in this page;
+        // The copies are read before the table, so that a debt that is moved from a copy into the table meanwhile is
+        // found in the table. In the other order it could be missed. This covers a key whose sets are in this page;
         // `DebtCopies` covers all other keys.
         if let Some((past, (geometry, page))) = self.inherited.as_ref().zip(part.copies()) {
             past.debts.each_left(geometry, page, &mut |set, tag, debt| {
@@ -387,10 +387,10 @@ impl<R: Bounded> Ledger<R> {
         let rule = &self.rule;
         let at = self.at(now);
         self.table.check_invariants(rule, at);
-        // Once all inherited debts are paid, they are not inserted or cleared any more.
+        // Once all inherited debts are paid, they're not inserted or cleared any more.
         let Some(past) = self.inherited.as_ref().filter(|_| self.has_past(now)) else { return };
-        // For copies of other geometries, a tag and a set do not determine the sets of this table that the key may be
-        // in.
+        // For copies with other geometries, a tag and a set do not determine in which of this table's sets the key may
+        // be.
         let geometry = self.geometry();
         let mut meetings = Meetings::default();
         for page in 0..geometry.pages() {
@@ -438,7 +438,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_nanos(5);
     const HASH: u64 = 7 << 40 | 7;
 
-    /// Copies the debts of a bucket into another.
+    /// Copies one bucket's debts into another.
     struct FromBucket(Arc<Ledger<TickBucket>>, TickBucket);
 
     impl FromBucket {
@@ -501,16 +501,15 @@ mod tests {
         bucket(3, keys, WhenFull::EvictLeast)
     }
 
-    /// Returns an heir with this capacity, of the same quota.
+    /// Returns an heir with this capacity and the same quota.
     fn heir_with(keys: usize, before: &Arc<Ledger<TickBucket>>) -> Ledger<TickBucket> {
         after(before, bucket_of_three(keys))
     }
 
     /// A thread was descheduled after it had inserted a key, before it cleared the key's inherited debt. After a second
-    /// change the older of the two debts counted, if the capacity had changed as well: the charges made meanwhile were
-    /// forgotten.
+    /// change the older debt counted, if the capacity had changed as well: the charges made meanwhile were forgotten.
     #[test]
-    fn the_greater_debt_counts_if_two_are_found() {
+    fn the_greater_of_two_debts_counts() {
         let before = Arc::new(bucket_of_three(64));
         assert!(before.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
         let mut heir = heir_with(128, &before);
@@ -523,16 +522,16 @@ mod tests {
         heir_of_heir.check_invariants(NOW);
     }
 
-    /// An heir had copied the page of the table before the key was inserted, and the page with the key's inherited debt
-    /// after that was cleared: the key's whole debt was forgotten.
+    /// An heir had copied the table's page before the key was inserted, and the page with the key's inherited debt
+    /// after that was cleared. So the key's whole debt was forgotten.
     #[test]
-    fn a_debt_that_moves_into_the_table_while_an_heir_copies_is_found() {
+    fn a_debt_moved_during_copying_is_found() {
         let before = Arc::new(bucket_of_three(4_096));
         assert!(before.check::<Decision>(HASH, 3, || NOW, || NOW).is_allowed());
         let heir = Arc::new(heir_with(64, &before));
         heir.inherited().unwrap().copy_all();
         let heir_of_heir = heir_with(64, &heir);
-        // A key that may be in other pages of the first table. All keys of the second are in one page.
+        // A key that may be in other pages in the first table. All keys in the second are in one page.
         let pages = |hash| before.geometry().candidate_sets(hash).map(|set| set / SETS_PER_PAGE);
         let other =
             (1..).map(|n: u64| n << 56 | n).find(|other| pages(*other).iter().all(|it| !pages(HASH).contains(it)));
@@ -544,10 +543,10 @@ mod tests {
         heir_of_heir.check_invariants(NOW);
     }
 
-    /// Once no key owed anything from before the first change, the second one took all charges from before it for paid,
-    /// including charges that an overflow slot still owed: their refunds were lost.
+    /// Once no key owed anything from before the first change, the second change assumed that all charges from before
+    /// it were paid, including charges that an overflow slot still owed. So their refunds were lost.
     #[test]
-    fn a_charge_in_an_overflow_slot_is_refunded_after_two_changes() {
+    fn overflow_charges_are_refunded_after_two_changes() {
         let with_overflow = || bucket(3, 64, WhenFull::Overflow);
         let after = |before| {
             let heir = after(&Arc::new(before), with_overflow());
@@ -565,9 +564,9 @@ mod tests {
         heir.check_invariants(NOW);
     }
 
-    /// The decision counted the overflow slot alone: it showed more remaining units than the next peek.
+    /// The decision counted the overflow slot alone, so it showed more remaining units than the next peek.
     #[test]
-    fn remaining_units_count_the_inherited_and_the_shared_debt() {
+    fn remaining_counts_inherited_and_shared_debt() {
         let before = Arc::new(bucket(10, 64, WhenFull::Overflow));
         let charge = |ledger: &Ledger<_>, hash, cost| ledger.check::<Decision>(hash, cost, || NOW, || NOW);
         assert!(charge(&before, HASH, 4).is_allowed());
@@ -588,7 +587,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inherited_debt_moves_into_the_table_when_its_key_is_inserted() {
+    fn inserting_a_key_moves_its_debt() {
         let heir = heir();
         heir.check_invariants(NOW);
         assert!(!heir.check::<Decision>(HASH, 1, || NOW, || NOW).is_allowed());
@@ -597,7 +596,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "and what it inherited is not cleared")]
-    fn check_invariants_finds_a_debt_owed_twice() {
+    fn a_debt_owed_twice_is_found() {
         let mut heir = heir();
         check_without_clearing(&mut heir, 1);
         heir.check_invariants(NOW);

@@ -1,33 +1,34 @@
-//! The memory store: tables of a fixed size in this process, made from the settings in `settings`.
+//! The memory store: fixed-size tables in this process, made from the settings in `settings`.
 //!
-//! *Where does a key's state live?* In one of the `tables` of its limiter, in one of two candidate sets. Tables of both
+//! *Where does a key's state live?* In one of its limiter's `tables`, in one of two candidate sets. Tables of both
 //! kinds find it by `Geometry::candidate_sets` (`table/search`), and then by its tag: 28 bits of a keyed hash in words,
 //! all 64 behind locks.
 //!
 //! - Under the limiter's own quota, buckets and windows that fit are words, without a lock (`table`). All other states
 //!   are behind locks (`locked`), without their quota.
-//! - Keys with quotas of their own are in a second table, `quota_table`, with locks: states with their quotas
+//! - Keys with their own quotas are in a second table, `quota_table`, with locks: states with their quotas
 //!   (`quota_state`), judged by `own_quota`. It is made by the first question under a quota, by `take_quotas` (a policy
 //!   has a `quota_fn`), or by a live change after which a key owes too much for words (`heir`). From then on it is
 //!   asked about all keys, if the algorithm takes quotas. The first table is not asked any more, but keeps its states
 //!   and its memory.
 //!
-//! *Where does it go on a live change?* The new limiter has tables of its own (`start`, `heir`). It copies the debts of
-//! the old limiter's keys page by page (`debt_copies`): reads them as states (`read_states`), and converts them into
-//! its own form once. A key moves from the copy into the table with its first request, which also copies its pages; the
-//! thread that calls `replace` copies all others. A key that is not asked about stays in the copy until its debt is
-//! paid. An algorithm of another kind, another clock or another stagger inherits nothing: all keys start with full
-//! budgets. `ledger` joins a table of words with its rule and with these copies.
+//! *Where does it go on a live change?* The new limiter has its own tables (`start`, `heir`). It copies the old
+//! limiter's debts page by page (`debt_copies`): reads them as states (`read_states`), and converts them into its own
+//! form once. A key moves from the copy into the table with its first request, which also copies its pages; the thread
+//! that calls `replace` copies all others. A key that is not asked about stays in the copy until its debt is paid.
+//! After a change to another kind of algorithm, another clock or another stagger, the new limiter inherits nothing, so
+//! all keys start with full budgets. `ledger` joins a word table with its rule and with these copies.
 //!
 //! *Where is it after a restart?* In a snapshot (`snapshot`), from which a new limiter inherits as from a predecessor
 //! (`restored`).
 //!
-//! Requests are decided by [`MemoryTable`], compiled for each type of clock. All else is in [`SharedTable`] (`start`).
+//! [`MemoryTable`] decides requests, and is compiled for each type of clock. All other operations are in
+//! [`SharedTable`] (`start`).
 //!
-//! *When is it evicted?* A slot whose state owes nothing is free. If both sets of a new key are full of other keys, the
-//! state that owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says
-//! otherwise; `locked` does both in `insert`. The evicted key's debt is forgiven. Only the count of evictions
-//! (`occupancy`) remains, and heirs continue it.
+//! *When is it evicted?* A slot whose state owes nothing is free. If both of a new key's sets are full, the state that
+//! owes least is chosen (`table/placement`) and overwritten (`table/insert`), unless [`WhenFull`] says otherwise;
+//! `locked` does both in `insert`. The evicted key's debt is forgiven. Only the eviction count (`occupancy`) remains,
+//! and heirs continue it.
 
 mod debt_copies;
 mod heir;
@@ -65,10 +66,11 @@ use crate::algorithm::{Algorithm, Kind};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, Heritage, Inheritance, Mode, Receipt};
 
-/// The table of one [`RateLimiter`](crate::RateLimiter) in memory, with its [settings](MemoryStore). Clones share it.
+/// The table in memory for one [`RateLimiter`](crate::RateLimiter), with its [settings](MemoryStore). Clones share it.
 pub struct MemoryTable<S, C = Monotonic> {
     store: MemoryStore<C>,
-    /// The tables that [`SharedTable`] has in use, from the first question on: reached with one pointer less.
+    /// The tables that [`SharedTable`] has in use, from the first question on. Kept here as well, to follow one pointer
+    /// less.
     tables: OnceLock<Arc<Tables<S>>>,
     shared: Arc<SharedTable<S>>,
 }
@@ -89,7 +91,7 @@ impl<A: Algorithm, C: Clock> OpenStore<A> for MemoryStore<C> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// As `open`. Until the table is asked for more, it has no other operations than decisions.
+    /// Like `open`, but until the table is asked for more, it has no operations except decisions.
     pub(crate) fn open_to_decide<A: Algorithm>(self, algorithm: &A) -> MemoryTable<A::State, C> {
         self.open_with(|settings, capacity| Tables::deciding(algorithm, settings, capacity))
     }
@@ -115,7 +117,8 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
         &self.shared
     }
 
-    /// Inherits from a table with the same kind of clock and state: see [`Limiter::inherit`](crate::Limiter::inherit).
+    /// Inherits from a table with the same kind of clock and state, as [`Limiter::inherit`](crate::Limiter::inherit)
+    /// describes.
     pub(crate) fn inherit<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
@@ -126,7 +129,7 @@ impl<S: Copy + Send + 'static, C> MemoryTable<S, C> {
     }
 }
 
-/// Requests: the operations that are compiled for each type of clock.
+/// Decides requests. These operations are compiled for each type of clock.
 impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     /// Reads the time by which an algorithm counts.
     #[inline(always)]
@@ -134,7 +137,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
         if algorithm.follows_wall_clock() { self.store.clock.wall() } else { self.store.clock.now() }
     }
 
-    /// Returns the instant of a question. The wall clock is read each time: it may be set during a request.
+    /// Returns the instant of a question. The wall clock is read each time, because it may be set during a request.
     #[inline(always)]
     fn time_of<A: Algorithm<State = S>>(&self, algorithm: &A, ask: &Ask<'_>) -> Timestamp {
         if algorithm.follows_wall_clock() { self.store.clock.wall() } else { ask.now(&self.store.clock) }
@@ -151,7 +154,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     ) -> T {
         let (now, fresh) = (|| self.time_of(algorithm, ask), || self.time(algorithm));
         // The kind is known when this is compiled, so at most one of the first three arms is left. Each makes its
-        // answer in place: an answer made after the match would be copied.
+        // answer in place, because an answer made after the match would be copied.
         match (&tables.key_table, algorithm.kind()) {
             (KeyTable::Bucket(ledger), Kind::Bucket { .. }) => ledger.check(hash, ask.cost(), now, fresh),
             (KeyTable::Fixed(ledger), Kind::FixedWindow { .. }) => ledger.check(hash, ask.cost(), now, fresh),
@@ -188,7 +191,7 @@ impl<S: Copy + Send + 'static, C: Clock> MemoryTable<S, C> {
     ) -> T {
         let tables = self.tables(algorithm);
         let hash = tables.hash(ask.key());
-        // One branch for all three rare cases.
+        // All three rare cases take one branch.
         if ask.quota().is_some() | tables.quota_table.get().is_some() | tables.resets.has_any() {
             return seldom(tables);
         }
@@ -248,7 +251,7 @@ fn charge_locked<A: Algorithm>(
     clock: &dyn Clock,
 ) -> Decision {
     if algorithm.follows_wall_clock() {
-        // Read each time: it may be set during a request.
+        // Read each time, because it may be set during a request.
         return table.check(algorithm, hash, ask.cost(), || clock.wall(), || clock.wall());
     }
     table.check(algorithm, hash, ask.cost(), || ask.now(clock), || clock.now())
@@ -270,8 +273,8 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         self.in_use().map_or_else(TableStats::default, |tables| tables.occupancy().counts())
     }
 
-    /// For tests, while no thread uses the table: panics if it is in disorder. `now` must be no earlier than any time
-    /// that its clock has shown.
+    /// Panics if the table's invariants are broken. For tests, while no thread uses the table. `now` must be no earlier
+    /// than any time that its clock has shown.
     #[cfg(feature = "test-util")]
     pub(crate) fn check_invariants(&self, now: Timestamp) {
         let Some(tables) = self.in_use() else { return };
@@ -327,7 +330,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             if let Some(under) = UnderQuota::for_ask(algorithm, charged) {
                 match tables.quota_table.get() {
                     Some(quotas) => return quotas.refund(&under, hash, units, receipt, self.settings.time(algorithm)),
-                    // After the charge came a live change to a limiter that is asked without quotas.
+                    // A live change to a limiter that is asked without quotas came after the charge.
                     None if !under.has_units_of(&algorithm.quota()) => return,
                     None => {}
                 }
@@ -340,9 +343,9 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         }
     }
 
-    /// Reads 4,096 slots at most: some 10 µs, and 50 if they are not in the processor's caches.
+    /// Reads 4,096 slots at most, in some 10 µs, or 50 µs if they are not in the processor's caches.
     pub(crate) fn stats<A: Algorithm<State = S>>(&self, algorithm: &A) -> TableStats {
-        // Reading the gauges does not put the table into use: it may still inherit.
+        // Reading the gauges does not put the table into use, so it may still inherit.
         let now = self.settings.time(algorithm);
         let live = self.whole_in_use(algorithm).map_or(0, |tables| match tables.quota_table.get() {
             Some(quotas) => UnderQuota::without_conversion(algorithm).map_or(0, |under| quotas.live(&under, now)),

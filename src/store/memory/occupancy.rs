@@ -6,10 +6,10 @@ use crate::store::stats::{TableStats, next_table_number};
 use crate::util::log;
 use crate::util::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// How full a table is, as far as arrivals of new keys show it.
+/// How full a table is, judged by the arrivals of new keys.
 ///
-/// On a cache line of its own: writes to it must not slow down decisions, which read the table's fields beside it. All
-/// accesses are relaxed: nothing else depends on these counts.
+/// Has its own cache line, because writes to it must not slow down decisions, which read the table's fields beside it.
+/// All accesses are relaxed, because nothing else depends on these counts.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Occupancy {
@@ -19,10 +19,10 @@ pub(super) struct Occupancy {
     turned_away: AtomicU64,
     /// The keys that a live change forgot when it copied their debts.
     forgotten: AtomicU64,
-    /// The predecessors' counts of evicted keys, and of requests turned away.
+    /// The predecessors' counts: evicted keys, and requests turned away.
     evicted_before: AtomicU64,
     turned_away_before: AtomicU64,
-    /// The share of taken slots that sampled arrivals met, averaged, in parts of 2^16.
+    /// The share of slots that were taken when sampled arrivals came, averaged, in parts of 2^16.
     load: AtomicU32,
     /// One, once the warning was logged.
     warned: AtomicU32,
@@ -31,17 +31,17 @@ pub(super) struct Occupancy {
 const ONE: u32 = 1 << 16;
 
 /// The load that arrivals meet when three fifths of all slots are taken. It is less than three fifths, since arrivals
-/// choose the emptier of two candidate sets. From two thirds on, large tables begin to lose keys.
+/// choose the emptier candidate set. From two thirds on, large tables begin to lose keys.
 const WORRYING: u32 = ONE / 20 * 11;
 
 /// One arrival in `SAMPLE` is sampled, so that threads rarely write to the same cache line.
 const SAMPLE: u64 = 64;
 
-/// The average is over `WEIGHT` samples, some two thousand arrivals: a few arrivals that meet full sets cause no
+/// The average is over `WEIGHT` samples, some two thousand arrivals, so a few arrivals that meet full sets cause no
 /// warning.
 const WEIGHT: u32 = 32;
 
-/// The slots of a set, in either kind of table.
+/// The slots in a set, in either kind of table.
 const SLOTS: u32 = 8;
 
 impl Occupancy {
@@ -58,7 +58,7 @@ impl Occupancy {
         }
     }
 
-    /// Begins with the counts of a table in a snapshot.
+    /// Begins with a table's counts in a snapshot.
     pub(super) fn continuing(evicted: u64, turned_away: u64) -> Self {
         let occupancy = Self::new();
         occupancy.evicted_before.store(evicted, Ordering::Relaxed);
@@ -73,15 +73,15 @@ impl Occupancy {
         self.warned.store(predecessor.warned.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Notes that the emptier candidate set of a new key has `free` free slots.
+    /// Notes that a new key's emptier candidate set has `free` free slots.
     pub(super) fn note_arrival(&self, hash: u64, free: usize) {
-        // Any bits of the hash that did not choose the set would do.
+        // Any bits would do that did not choose the set.
         if (hash >> 5) % SAMPLE != 0 {
             return;
         }
         let free = u32::try_from(free).map_or(SLOTS, |free| free.min(SLOTS));
         let met = ONE - free * (ONE / SLOTS);
-        // Not one atomic step: if two threads meet here, one sample is lost, and nothing else.
+        // Not one atomic step, because if two threads meet here, only one sample is lost.
         let load = self.load.load(Ordering::Relaxed);
         let load = load - load / WEIGHT + met / WEIGHT;
         self.load.store(load, Ordering::Relaxed);
@@ -122,7 +122,7 @@ impl Occupancy {
         [&self.turned_away, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed)).iter().sum()
     }
 
-    /// Returns both counts, and the predecessors' part of each.
+    /// Returns both counts, and the predecessors' part in each.
     pub(super) fn counts(&self) -> TableStats {
         let inherited = [&self.evicted_before, &self.turned_away_before].map(|count| count.load(Ordering::Relaxed));
         TableStats {
@@ -139,7 +139,7 @@ impl Occupancy {
         self.warned.load(Ordering::Relaxed) > 0
     }
 
-    /// Panics if the table has evicted keys, or turned requests away, against the choice of `when_full`.
+    /// Panics if the table has evicted keys, or turned requests away, although `when_full` forbids it.
     #[cfg(feature = "test-util")]
     pub(super) fn check_invariants(&self, when_full: WhenFull) {
         let [evicted, turned_away] = [&self.evicted, &self.turned_away].map(|count| count.load(Ordering::Relaxed));
@@ -160,7 +160,8 @@ pub(super) fn no_memory(keys: usize, bytes: usize) -> ! {
     panic!("a store for {keys} keys takes {bytes} bytes, which cannot be allocated; choose a smaller capacity");
 }
 
-/// The number of sets in which live keys are counted, if a table has more: keys are spread evenly over all sets.
+/// The number of sets in which live keys are counted, if a table has more, because keys are spread evenly over all
+/// sets.
 pub(super) const SAMPLED_SETS: usize = 512;
 
 /// Estimates how many keys are live in `total` sets, if `live` keys are in the `seen` sets. Rounded up, so that it is

@@ -1,4 +1,4 @@
-//! Keys with quotas of their own: the algorithm that judges them.
+//! Keys with their own quotas: the algorithm that judges them.
 
 use std::time::Duration;
 
@@ -8,21 +8,21 @@ use crate::store::quota_change;
 use crate::values::time::Timestamp;
 use crate::values::{Ask, Decision, Quota, Receipt};
 
-/// Judges keys under the quota of one question. A state from under another quota is converted first, as by a live
-/// change of all keys.
+/// Judges keys under the quota that a question has. A state from under another quota is converted first, as a live
+/// change converts all keys.
 pub(super) struct UnderQuota<A> {
-    /// The algorithm with the quota of the question.
+    /// The algorithm with the question's quota.
     algorithm: A,
-    /// The quota of the limiter itself, by whose period windows are staggered: the instant at which the windows of a
-    /// key begin does not depend on its quota.
+    /// The limiter's own quota, by whose period windows are staggered, because a key's windows begin at an instant that
+    /// does not depend on its quota.
     own: Quota,
     /// Whether a state from under another quota is converted. Otherwise it is judged under that quota, and keeps it.
     converts: bool,
 }
 
 impl<A: Algorithm> UnderQuota<A> {
-    /// Judges under the quota of a question, or under the limiter's if the question has no quota, or a suspended one,
-    /// under which nothing is judged. Returns `None` if the algorithm takes no quotas.
+    /// Judges under the question's quota. Without one, or with a suspended quota, under which nothing is judged, judges
+    /// under the limiter's. Returns `None` if the algorithm takes no quotas.
     #[inline]
     pub(super) fn for_ask(algorithm: &A, ask: &Ask<'_>) -> Option<Self> {
         let own = algorithm.quota();
@@ -37,8 +37,8 @@ impl<A: Algorithm> UnderQuota<A> {
         Some(Self { algorithm: algorithm.under(own)?, own, converts: false })
     }
 
-    /// Returns a state as it counts by the schedule of this algorithm, under the quota that it is kept under. A key
-    /// that has a calendar of its own keeps its window.
+    /// Returns a state as it counts by this algorithm's schedule, under the quota that it is kept under. A key with its
+    /// own calendar keeps its window.
     pub(super) fn rescheduled(&self, entry: QuotaState<A::State>, now: Timestamp) -> QuotaState<A::State> {
         if entry.quota.has_calendar() {
             return entry;
@@ -47,19 +47,19 @@ impl<A: Algorithm> UnderQuota<A> {
         QuotaState { state, ..entry }
     }
 
-    /// Returns a state as it counts, and is kept from now on, under the quota of this algorithm, if the algorithm can
+    /// Returns a state as it counts, and is kept from now on, under this algorithm's quota, if the algorithm can
     /// inherit it.
     pub(super) fn taken_over(&self, entry: &QuotaState<A::State>, now: Timestamp) -> Option<QuotaState<A::State>> {
         self.converted(entry, now).map(|state| self.entry(state))
     }
 
-    /// Returns a state as it counts under the quota of the question.
+    /// Returns a state as it counts under the question's quota.
     fn converted(&self, from: &QuotaState<A::State>, now: Timestamp) -> Option<A::State> {
         quota_change::converted(&self.algorithm, from.state, &from.quota, now)
     }
 
-    /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged.
-    /// Otherwise the debt would be paid at the old rate until the next charge, and every advertised wait would be
+    /// Decides on a state that is kept under another quota. Its conversion is kept even if nothing is charged, because
+    /// otherwise the debt would be paid at the old rate until the next charge, and every advertised wait would be
     /// wrong.
     #[cold]
     fn decide_under_another(
@@ -94,7 +94,7 @@ impl<A: Algorithm> UnderQuota<A> {
         }
     }
 
-    /// See [`quota_change::has_units_of`].
+    /// Like [`quota_change::has_units_of`], for this algorithm.
     pub(super) fn has_units_of(&self, quota: &Quota) -> bool {
         quota_change::has_units_of(&self.algorithm, quota)
     }
@@ -103,11 +103,11 @@ impl<A: Algorithm> UnderQuota<A> {
 /// Ranks keys with different quotas by their use, so that a key at its limit is not forgotten in favour of a key that
 /// has sent a single request.
 ///
-/// Three simpler ranks fail. By the time until a debt is paid, a fast plan is always forgotten first. By the units
-/// alone, a strict limit is always forgotten first. By the share of the budget alone, a customer with a large budget in
-/// part use is forgotten for any key whose whole budget is one unit. So the rank is in the order of the units times the
-/// root of the share, which is the order of units³ ÷ limit. Among equals `owed` itself decides, in steps of a
-/// millisecond for times.
+/// Three simpler ranks fail. If keys rank by the time until a debt is paid, a fast plan is always forgotten first. By
+/// units alone, a strict limit is always forgotten first. By used share alone, a customer with a large budget in part
+/// use is forgotten for any key whose whole budget is one unit. So the rank orders by the units times the root of the
+/// share, which is the same order as units³ ÷ limit. Among equals `owed` itself decides, in steps of a millisecond for
+/// times.
 fn rank(peek: &Decision, owed: u64) -> u64 {
     let owed = (owed >> 20).min((1 << 30) - 1);
     let limit = peek.limit().max(1);
@@ -115,14 +115,14 @@ fn rank(peek: &Decision, owed: u64) -> u64 {
     if used == 0 {
         return owed;
     }
-    // All but the highest 32 bits are cut, so that the third power has at most 96 bits.
+    // Keeps only the highest 32 bits, so that the third power has at most 96 bits.
     let cut = (u64::BITS - used.leading_zeros()).saturating_sub(32);
     let cube = u128::from(used >> cut).pow(3);
     // As far to the left as possible, so that the quotient has 77 bits at least.
     let shift = cube.leading_zeros();
     let score = (cube << shift) / u128::from(limit);
     let bits = u128::BITS - score.leading_zeros();
-    // The rank keeps the number of the score's bits, and the first 26 bits. The number is at least 78 - 127, and at
+    // The rank keeps the number of bits in the score, and the first 26 bits. The number is at least 78 - 127, and at
     // most 128 - 32 + 54.
     let first = u64::try_from(score >> (bits - 26)).unwrap_or(u64::MAX);
     u64::from(bits + 3 * cut + 64 - shift) << 56 | first << 30 | owed
@@ -155,8 +155,8 @@ impl<A: Algorithm> Algorithm for UnderQuota<A> {
         self.with(entry, |algorithm| algorithm.expires_at(&entry.state))
     }
 
-    /// A charge under a quota of another rate, or another period of windows, is not refunded: its unpaid part is not
-    /// known any more.
+    /// A charge under another rate, or another window period, is not refunded, because its unpaid part is not known any
+    /// more.
     fn refund(&self, entry: QuotaState<A::State>, now: Timestamp, cost: u64, receipt: Receipt) -> QuotaState<A::State> {
         if !self.has_units_of(&entry.quota) {
             return entry;
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_in_the_order_of_the_third_power_of_the_units_by_the_limit() {
+    fn ranks_order_by_cubed_units_over_limit() {
         let rank_of = |limit: u64, used: u64| rank(&Decision::allow(limit, limit - used), 1 << 29);
         let most = Quota::MAX_UNITS;
         let limits = [1, 2, 3, 10, 1_000, u32::MAX.into(), 1 << 32, 1 << 40, most];

@@ -4,8 +4,8 @@ use std::any::{Any, TypeId};
 
 use crate::values::Quota;
 
-/// The state of a key, and the quota that it counts under. Tables keep both, or, for keys under the limiter's own
-/// quota, a shorter form that stands for both: the state alone, or a word.
+/// A key's state, and the quota that it counts under. Tables keep both, or, for keys under the limiter's own quota, a
+/// shorter form that stands for both: the state alone, or a word.
 #[derive(Clone, Copy)]
 pub(super) struct QuotaState<S> {
     pub(super) state: S,
@@ -20,7 +20,7 @@ impl<S: Copy + 'static> QuotaState<S> {
     }
 }
 
-/// A type of states, by its name alone.
+/// A state type, by its name alone.
 #[derive(Clone, Copy)]
 pub(super) struct StateType {
     pub(super) alone: TypeId,

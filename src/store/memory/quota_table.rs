@@ -1,4 +1,4 @@
-//! The table of keys with quotas of their own: when it is made, and how it decides. [`heir`] makes it from the keys'
+//! The table for keys with their own quotas: when it is made, and how it decides. [`heir`] makes it from the keys'
 //! debts in the table without such quotas.
 
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::values::time::Timestamp;
 use crate::values::{Ask, Decision};
 
 impl<S: Copy + Send + 'static> SharedTable<S> {
-    /// Makes the table of keys with quotas, if the algorithm takes any. If the limiter is in use, returns once all keys
-    /// are copied.
+    /// Makes the table for keys with quotas, if the algorithm takes any. If the limiter is in use, returns once all
+    /// keys are copied.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         if UnderQuota::without_conversion(algorithm).is_none() {
             // The table would have no keys, yet resets, counts and heirs would use it.
@@ -58,8 +58,8 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.settings.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {
-            // Not on this thread, which answers a request. And not page by page as requests need them: the copies keep
-            // the limiter's tables alive until all pages are copied.
+            // Not on this thread, which answers a request, and not page by page as requests need them, because the
+            // copies keep the limiter's tables alive until all pages are copied.
             let shared = Arc::clone(&past);
             let thread = std::thread::Builder::new().name("tower-sluice-copy".to_owned());
             if thread.spawn(move || shared.copy_all()).is_err() {
@@ -69,7 +69,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         quota_table
     }
 
-    /// Decides in the rare case that keys have quotas of their own, or that a key was reset.
+    /// Decides in the rare case that keys have their own quotas, or that a key was reset.
     #[cold]
     #[inline(never)]
     pub(super) fn charge_seldom<A: Algorithm<State = S>>(
@@ -82,7 +82,8 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             return Decision::suspended();
         }
         let hash = tables.hash(ask.key());
-        // Before the charge: a reset in between must count as later than the charge (see `Resets::count`).
+        // Read it before the charge, because a reset in between must count as later than the charge (see
+        // `Resets::count`).
         let resets = tables.resets.count(hash);
         let has_quotas = ask.quota().is_some() | tables.quota_table.get().is_some();
         let under = if has_quotas { UnderQuota::for_ask(algorithm, ask) } else { None };
@@ -93,7 +94,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         if resets == 0 { decision } else { resets::with_count(decision, resets) }
     }
 
-    /// Peeks at a key in the rare case that keys have quotas of their own, if the algorithm takes any.
+    /// Peeks at a key in the rare case that keys have their own quotas, if the algorithm takes any.
     #[cold]
     #[inline(never)]
     pub(super) fn peek_under<A: Algorithm<State = S>>(

@@ -1,8 +1,8 @@
 //! How an heir reads a table: as states, each with the quota that it counts under, although the table may keep them in
 //! another form.
 //!
-//! The heir asks for a type of state, and the table passes each state as [`Any`]. So a table is compiled once, and not
-//! once for each type that heirs ask for.
+//! The heir asks for a state type, and the table passes each state as [`Any`], so a table is compiled once, and not for
+//! each type that heirs ask for.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -28,8 +28,8 @@ pub(super) trait AnyTable {
     /// once, are not included.
     fn has_past(&self, now: Timestamp) -> bool;
 
-    /// Returns the most units that any key may owe at `now`, if that is known without reading each key. The inherited
-    /// debts of overflow slots may be greater.
+    /// Returns the most units that any key may owe at `now`, if that is known without reading each key. Overflow slots
+    /// may have greater inherited debts.
     fn most_owed(&self, now: Timestamp) -> Option<u64>;
 
     /// Clears a key's debt, in its overflow slot as well.
@@ -38,13 +38,13 @@ pub(super) trait AnyTable {
     /// Returns whether its states can be read as this type.
     fn has_states(&self, wanted: StateType) -> bool;
 
-    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`:
-    /// a `T` or a `QuotaState<T>`, if `T` is the type that is wanted and its states can be read as that. `own` is the
-    /// limiter's quota.
+    /// Calls `act` for each key in a part that may owe something at `at`, with the set in the page, a tag and the
+    /// state. The state is a `T` or a `QuotaState<T>`, if `T` is the type that is wanted and its states can be read as
+    /// that. `own` is the limiter's quota.
     fn each_any(&self, part: TablePart, wanted: StateType, own: &Quota, at: Timestamp, act: &mut ActOnAny<'_>);
 
-    /// Returns the geometries by which keys with a debt at `now` are found: the table's own, and the geometries of its
-    /// inherited copies if these may still count.
+    /// Returns the geometries by which keys with a debt at `now` are found: the table's own, and its inherited copies'
+    /// geometries if these may still count.
     fn geometries(&self, now: Timestamp) -> Vec<Geometry> {
         let before = self.inherited().filter(|_| self.has_past(now)).map_or_else(Vec::new, |past| past.geometries());
         let own = self.geometry();
@@ -55,18 +55,18 @@ pub(super) trait AnyTable {
 /// A part of a table.
 #[derive(Clone, Copy)]
 pub(super) enum TablePart {
-    /// The keys of a page of the table, and of the same page in copies of that geometry.
+    /// The keys in a page, both in the table and in copies with that geometry.
     Page(Geometry, usize),
-    /// The keys of a page in copies of that geometry.
+    /// The keys in a page of the copies with that geometry.
     Copies(Geometry, usize),
-    /// The keys of a page of the table.
+    /// The keys in a page of the table.
     Table(usize),
     /// The states that keys share.
     Overflow,
 }
 
 impl TablePart {
-    /// Returns the page of copies in it, with their geometry.
+    /// Returns its page in copies, with their geometry.
     pub(super) const fn copies(self) -> Option<(Geometry, usize)> {
         match self {
             Self::Page(geometry, page) | Self::Copies(geometry, page) => Some((geometry, page)),
@@ -74,7 +74,7 @@ impl TablePart {
         }
     }
 
-    /// Returns the page of a table of this geometry in it.
+    /// Returns its page in a table with this geometry.
     pub(super) fn of_table(self, own: Geometry) -> Option<usize> {
         match self {
             Self::Page(geometry, page) => (geometry == own).then_some(page),
@@ -84,18 +84,18 @@ impl TablePart {
     }
 }
 
-/// Acts on the state of a key, with the set in the page and the tag.
+/// Acts on a key's state, with the set in the page and the tag.
 pub(super) type ActOnAny<'a> = dyn FnMut(usize, Tag, &dyn Any) + 'a;
 
-/// Reads a table as states of one type.
+/// Reads a table as states with one type.
 pub(super) trait ReadStates: AnyTable {
-    /// Returns whether the states are of type `T`.
+    /// Returns whether the states have the type `T`.
     fn is_read<T: 'static>(&self) -> bool {
         self.has_states(StateType::of::<T>())
     }
 
-    /// Calls `act` with the set in the page, a tag and the state of each key of a part that may owe something at `at`;
-    /// with the limiter's `own` quota, if keys have no others.
+    /// Calls `act` for each key in a part that may owe something at `at`, with the set in the page, a tag and the
+    /// state; and with the limiter's `own` quota, if keys have no others.
     fn each<T: Copy + 'static>(
         &self,
         part: TablePart,

@@ -1,7 +1,7 @@
-//! A table in a snapshot: an heir reads it as it reads the table of a predecessor.
+//! A table in a snapshot: an heir reads it like a predecessor's table.
 //!
-//! The bytes of a page are decoded each time it is read, so that the table takes only the memory of its part of the
-//! file, with any number of keys that it announces.
+//! A page's bytes are decoded each time it is read. So the table takes only the memory for its part of the file,
+//! however many keys the file announces.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::values::Quota;
 use crate::values::snapshot::{Gap, Input, put_number, put_quota};
 use crate::values::time::Timestamp;
 
-/// The number of overflow parts, as a page number.
+/// Stands for overflow parts, as a page number.
 pub(super) const OVERFLOW: u8 = b'o';
 pub(super) const PAGE: u8 = b'p';
 
-/// A row with a quota of its key's own has this bit beside the number of its set.
+/// A row with its key's own quota has this bit beside the number of its set.
 const HAS_QUOTA: u8 = 0x40;
 const _: () = assert!(SETS_PER_PAGE <= HAS_QUOTA as usize);
 
-/// How the rows of a table are written.
+/// The format in which a table's rows are written.
 #[derive(Clone, Copy)]
 pub(super) struct RowFormat {
     /// See [`letter_of`](crate::algorithm::letter_of).
     pub(super) letter: u8,
-    /// The quota of the rows without one of their own.
+    /// The quota for rows without their own.
     pub(super) quota: Quota,
-    /// The instant from which times are counted, without the phase of a key.
+    /// The instant from which times are counted, without a key's phase.
     pub(super) then: Timestamp,
 }
 
@@ -59,7 +59,7 @@ impl RowFormat {
         row.state.write(&row.quota, self.local(phase), bytes);
     }
 
-    /// Reads the next row. `phase_of` returns the phase of a key.
+    /// Reads the next row. `phase_of` returns a key's phase.
     pub(super) fn read(&self, bytes: &mut Input<'_>, phase_of: impl Fn(Tag) -> u64) -> Option<Row> {
         let set = bytes.byte()?;
         let tag = Tag::with_value(bytes.u64()?)?;
@@ -73,10 +73,10 @@ impl RowFormat {
     }
 }
 
-/// Returns by how much the clock of a key is ahead.
+/// Returns by how much a key's clock is ahead.
 pub(super) type PhaseOf = Box<dyn Fn(Tag) -> u64 + Send + Sync>;
 
-/// The content of a table, decoded once to check it.
+/// A table's content, decoded once to check it.
 pub(super) struct RestoredTable {
     pub(super) format: RowFormat,
     pub(super) gap: Gap,
@@ -84,14 +84,14 @@ pub(super) struct RestoredTable {
     pub(super) secret: Secret,
     pub(super) phase_of: PhaseOf,
     pub(super) occupancy: Arc<Occupancy>,
-    /// With the geometry of the table that inherits first.
+    /// Begins with the geometry of the table that inherits.
     pub(super) geometries: Vec<Geometry>,
     pub(super) parts: SavedParts,
 }
 
-/// The parts of a table, each with its place.
+/// A table's parts, each with its place.
 pub(super) struct SavedParts {
-    /// In the order of geometries and pages.
+    /// Sorted by geometry and page.
     pub(super) pages: Vec<(Geometry, usize, SavedRows)>,
     pub(super) overflow: Vec<SavedRows>,
 }

@@ -8,7 +8,7 @@ use super::when_full::WhenFull;
 use crate::algorithm::Algorithm;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 
-/// The settings of a table of fixed size in this process's memory: its capacity, its clock, and the choice for a full
+/// The settings for a fixed-size table in this process's memory: its capacity, its clock, and the choice for a full
 /// table. The default store.
 ///
 /// [`RateLimiter::new`](crate::RateLimiter::new) makes the table, one for each limiter. To change a quota, make another
@@ -26,14 +26,14 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 /// # Memory
 ///
 /// For each key of capacity, two slots: **16 bytes for buckets and windows**, for keys of any length. Keys are not
-/// stored, only bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
-/// takes almost no memory. The table never grows, and no task, no thread and no pass cleans up: a slot whose debt is
-/// paid *is* free. A table of more than 16 MiB is freed by a thread of its own, since the last to hold it may be a
+/// stored, only some bits of a keyed hash. The system hands the memory out when it is first touched, so an idle limiter
+/// takes almost no memory. The table never grows, and no task, no thread and no pass cleans up, because a slot whose
+/// debt is paid *is* free. A table of more than 16 MiB is freed by its own thread, since the last to hold it may be a
 /// request from before a live change.
 ///
 /// States that do not fit into a word take a table with locks: buckets whose limit or burst is above 4,294,967,295, or
-/// whose limit is above four units per nanosecond; windows whose limits exceed the first table below; windows of the
-/// calendar; and algorithms of your own.
+/// whose limit is above four units per nanosecond; windows whose limits exceed the first table below; windows by the
+/// calendar; and your own algorithms.
 ///
 /// | window of | [`FixedWindow`](crate::algorithm::FixedWindow) | [`SlidingWindow`](crate::algorithm::SlidingWindow) |
 /// |---|---|---|
@@ -50,20 +50,20 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](crate::limiter::Ask::under) on, or once a policy has a
-/// [`quota_fn`](crate::Policy::quota_fn) or a `window_fn`, all keys are in another table with locks, which keeps the
-/// quota of each key with its state, or the number of its calendar. It has the same capacity, and takes 98 bytes per
-/// key, or 114 for sliding windows, for any number of different quotas. It comes on top of the first table, which
-/// stays: words that are never touched take no memory, but states that do not fit into words take 52 or 68 bytes per
-/// key there as well. It is made when the policy is. A key whose quota changes keeps its used units: they are
-/// converted, as by a live change, at the first question under the other quota.
+/// [`quota_fn`](crate::Policy::quota_fn) or a `window_fn`, all keys are in another table with locks, which keeps each
+/// key's state with its quota, or with its calendar's number. It has the same capacity, and takes 98 bytes per key, or
+/// 114 for sliding windows, however many different quotas there are. It comes on top of the first table, which stays:
+/// words that are never touched take no memory, but states that do not fit into words take 52 or 68 bytes per key there
+/// as well. It is made together with the policy. A key whose quota changes keeps its used units: they are converted, as
+/// by a live change, at the first question under the other quota.
 ///
 /// A limiter that is in use hands its keys on to that table, as to an heir. Without a policy, the first question under
 /// a quota makes the table before it is answered (100 MB for a million keys), and a thread copies the keys.
 ///
 /// # Restarts
 ///
-/// The memory is gone with the process. The snapshots of a layer keep what keys have used: see
-/// [the guide](crate::guide::restarts).
+/// The memory is gone with the process. The snapshots of a layer keep the keys' usage: see [the
+/// guide](crate::guide::restarts).
 ///
 /// # When it is full
 ///
@@ -75,16 +75,16 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 ///
 /// # Accuracy
 ///
-/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one of their candidate sets are equal: for a
-/// new key in a half-full table, with a probability of 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table
-/// with locks). The hash is SipHash-1-3 with a secret drawn for each limiter, which its heirs keep, so an attacker
-/// cannot choose keys that share a slot.
+/// Two keys share a slot, and so a budget, if 28 bits of their hashes and one candidate set are equal. For a new key in
+/// a half-full table, the probability is 3 × 10⁻⁸ (64 bits, and 5 × 10⁻¹⁴ at a million keys, in the table with locks).
+/// The hash is SipHash-1-3 with a secret drawn for each limiter, which its heirs keep, so an attacker cannot choose
+/// keys that share a slot.
 ///
 /// # Cost
 ///
-/// One compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a lock that it
-/// shares with one in 256 others. The table with locks takes one or two locks at each decision, for eight slots each,
-/// and a third lock for a new key with [`WhenFull::Overflow`].
+/// A decision takes one compare-and-swap on a word in one or two cache lines; a rejection only reads. A new key takes a
+/// lock that it shares with one in 256 others. The table with locks takes one or two locks at each decision, for eight
+/// slots each, and a third lock for a new key with [`WhenFull::Overflow`].
 #[must_use]
 #[doc(alias("in memory", "hash map"))]
 pub struct MemoryStore<C = Monotonic> {
@@ -93,7 +93,7 @@ pub struct MemoryStore<C = Monotonic> {
     pub(super) clock: Arc<C>,
 }
 
-/// More keys would exceed any memory, and the arithmetic of candidate sets.
+/// More keys would exceed any memory, and overflow the arithmetic for candidate sets.
 const MOST_KEYS: usize = 1 << if usize::BITS < 64 { 27 } else { 33 };
 
 /// Enough for most services: 1 MiB, and 3 in the table with locks.
@@ -106,7 +106,7 @@ impl<C> Clone for MemoryStore<C> {
 }
 
 impl MemoryStore {
-    /// A table for up to `keys` live keys.
+    /// Makes a table for up to `keys` live keys.
     ///
     /// # Panics
     ///
@@ -121,7 +121,7 @@ impl MemoryStore {
 }
 
 impl Default for MemoryStore {
-    /// A table for 65,536 live keys.
+    /// Makes a table for 65,536 live keys.
     fn default() -> Self {
         Self::with_capacity(DEFAULT_CAPACITY)
     }

@@ -2,10 +2,10 @@
 //!
 //! # What is written
 //!
-//! The states of keys that owe something, with their tags and sets, and the secret of the hash: keys themselves are not
-//! in a table. A page is read as a live change reads it, word by word, or with one set locked at a time.
+//! The states of keys that owe something, with their tags and sets, and the hash's secret; keys themselves are not in a
+//! table. A page is read as a live change reads it, word by word, or with one set locked at a time.
 //!
-//! The copies of debts from before a live change are read first, and then the table: a debt that a request moves
+//! The debt copies from before a live change are read first, and then the table, so that a debt that a request moves
 //! meanwhile is found in at least one of them, and the greater one counts. A charge that is made after its page was
 //! read is not in the snapshot.
 
@@ -34,8 +34,8 @@ use crate::values::time::Timestamp;
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
 
-/// A snapshot of a table of up to this many times the sets of the present one is restored. The directory of the copies
-/// then takes no more memory than the table: more is not allocated for the announcement of a file.
+/// A snapshot's table may have up to this many times the sets of the present one. The directory for the copies then
+/// takes no more memory than the table, so that a file's announcement alone cannot allocate more.
 const MOST_TIMES: usize = 256;
 
 /// A table with this many sets is small.
@@ -47,7 +47,7 @@ fn custom() -> Unfit {
 
 const DAMAGED: Unfit = Unfit::Damaged("a table");
 
-/// The head of a table in a snapshot.
+/// A table's head in a snapshot.
 struct Head {
     format: RowFormat,
     schedule: u64,
@@ -92,7 +92,7 @@ impl Head {
     }
 }
 
-/// The rows of a part of a table, cut into pieces.
+/// The rows in a table's part, cut into pieces.
 struct Rows {
     bytes: Vec<u8>,
     /// Where each piece ends, with the number of its keys.
@@ -120,7 +120,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         save(&**tables, &|| self.settings.time(algorithm), letter, StateType::of::<S>(), &phase_of, sink)
     }
 
-    /// Decodes and checks a table of a snapshot, and changes nothing. The wall clock is read when it is put into use.
+    /// Decodes and checks a snapshot's table, and changes nothing. The wall clock is read when it is put into use.
     pub(crate) fn prepare<A: Algorithm<State = S>>(
         self: &Arc<Self>,
         algorithm: &Arc<A>,
@@ -135,7 +135,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         Ok(Box::new(move || {
             let terms = HeirTerms::new(&*algorithm, table.settings.clock_type);
             let keys = prepared.keys;
-            // The wall clock first: the time between the two readings is not forgiven.
+            // The wall clock is read first, so that the time between the two readings is not forgiven.
             let wall = wall();
             let now = Moment { clock: table.settings.time(&*algorithm), wall };
             table.restore(&algorithm, prepared.restored(terms, now)).map(|()| keys)
@@ -143,7 +143,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     }
 }
 
-/// Writes the tables of an algorithm with this letter, whose states are of this type.
+/// Writes the tables for an algorithm with this letter, whose states have this type.
 fn save(
     tables: &dyn AnyTables,
     now: &dyn Fn() -> Timestamp,
@@ -153,7 +153,7 @@ fn save(
     sink: &mut dyn TableSink,
 ) -> io::Result<Result<(), Unfit>> {
     let (table, terms) = (tables.current(), tables.terms());
-    // The clock first: the time between the two readings is not forgiven.
+    // The clock is read first, so that the time between the two readings is not forgiven.
     let clock = now();
     let head = Head {
         format: RowFormat { letter, quota: terms.quota, then: clock },
@@ -203,7 +203,7 @@ fn save(
             }
         });
         rows.end_piece();
-        // Written only now: no lock of the table is held.
+        // Written only now, while no lock of the table is held.
         let mut start = 0;
         for (end, keys) in &rows.cuts {
             sink.part(&rows.bytes[start..*end], *keys)?;
@@ -232,7 +232,7 @@ fn save(
     Ok(Ok(()))
 }
 
-/// Returns a state of an algorithm of this crate, with its quota or the limiter's `own`.
+/// Returns the state if its algorithm is from this crate, with its quota or the limiter's `own`.
 fn saved(state: &dyn Any, own: &Quota) -> Option<QuotaState<SavedState>> {
     fn of<S: Copy + 'static>(
         state: &dyn Any,
@@ -249,7 +249,7 @@ fn saved(state: &dyn Any, own: &Quota) -> Option<QuotaState<SavedState>> {
     saved
 }
 
-/// A table of a snapshot, decoded and checked.
+/// A snapshot's table, decoded and checked.
 struct Prepared {
     head: Head,
     parts: SavedParts,

@@ -1,4 +1,4 @@
-//! The tables of a limiter, before and after its first question.
+//! A limiter's tables, before and after its first question.
 //!
 //! | | `made` | `in_use` | moved here by |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //!
 //! Tables in use stay in use. Only tables that are not in use may inherit.
 //!
-//! [`SharedTable`] has all operations of a table but those that decide on a request: it knows no type of clock, so that
+//! [`SharedTable`] has all operations on a table except the decisions on requests. Since it knows no type of clock,
 //! they are compiled once for an algorithm.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ pub(crate) struct SharedTable<S> {
     pub(super) made: Lock<Option<Tables<S>>>,
     /// Shared with the `Predecessor` that heirs copy from.
     in_use: OnceLock<Arc<Tables<S>>>,
-    /// Whether keys may have quotas of their own.
+    /// Whether keys may have their own quotas.
     takes_quotas: AtomicBool,
 }
 
@@ -42,7 +42,7 @@ impl<S> SharedTable<S> {
         self.in_use.set(tables)
     }
 
-    /// Returns a table of the same settings, with these tables in use.
+    /// Returns a table with the same settings, with these tables in use.
     pub(super) fn beside(&self, in_use: Arc<Tables<S>>) -> Self {
         Self {
             settings: self.settings.clone(),
@@ -53,7 +53,8 @@ impl<S> SharedTable<S> {
     }
 
     pub(super) fn takes_quotas(&self) -> bool {
-        // Relaxed: it is set before the limiter is asked, or inherits; later, a question under a quota makes the table.
+        // Relaxed, because it is set before the limiter is asked, or inherits; later, a question under a quota makes
+        // the table.
         self.takes_quotas.load(Ordering::Relaxed)
     }
 

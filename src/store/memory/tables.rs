@@ -16,7 +16,7 @@ use crate::algorithm::{Algorithm, Kind};
 use crate::util::keyed_hash::Secret;
 use crate::values::{PartitionKey, Quota};
 
-/// The tables of a limiter, with the settings that an heir needs.
+/// A limiter's tables, with the settings that an heir needs.
 pub(super) struct Tables<S> {
     /// The tables from which these have inherited.
     pub(super) predecessor: Weak<Self>,
@@ -28,15 +28,15 @@ pub(super) struct Tables<S> {
     pub(super) quota_table: OnceLock<QuotaTable<S>>,
     pub(super) resets: Resets,
     pub(super) terms: HeirTerms,
-    /// Frees large tables on a thread of their own.
+    /// Frees large tables on their own thread.
     free: OnceLock<fn(&mut Self)>,
 }
 
-/// The table of keys with quotas of their own.
+/// The table for keys with their own quotas.
 pub(super) type QuotaTable<S> = LockedTable<QuotaState<S>>;
 
-/// The table of keys under the limiter's own quota. The enum has a discriminant of its own, which each decision reads:
-/// a discriminant encoded in a field of a variant takes more instructions.
+/// The table for keys under the limiter's own quota. The enum has its own discriminant, which each decision reads,
+/// because a discriminant encoded in a variant's field takes more instructions.
 #[repr(u8)]
 pub(super) enum KeyTable<S> {
     /// One word per key, for buckets.
@@ -94,7 +94,7 @@ impl<S: Copy + Send + 'static> KeyTable<S> {
     }
 }
 
-/// The tables of a limiter, with states of any type, as its heirs see them.
+/// A limiter's tables, with states of any type, as its heirs see them.
 pub(super) trait AnyTables: Send + Sync {
     fn terms(&self) -> &HeirTerms;
 
@@ -105,16 +105,16 @@ pub(super) trait AnyTables: Send + Sync {
     /// Returns the table that has the keys.
     fn current(&self) -> &dyn AnyTable;
 
-    /// Returns whether keys may have quotas of their own.
+    /// Returns whether keys may have their own quotas.
     fn has_quotas(&self) -> bool;
 
-    /// Returns the table of keys under the limiter's own quota, even if it has handed its keys on.
+    /// Returns the table for keys under the limiter's own quota, even if it has handed its keys on.
     fn without_quotas(&self) -> &dyn AnyTable;
 
-    /// Returns the table of keys under the limiter's own quota, if it is one of buckets.
+    /// Returns the table for keys under the limiter's own quota, if it is one of buckets.
     fn bucket(&self) -> Option<&Ledger<TickBucket>>;
 
-    /// Whether the windows of keys under the limiter's own quota have other numbers than by the clock.
+    /// Whether windows under the limiter's own quota have other numbers than by the clock.
     fn is_skewed(&self) -> bool;
 }
 
@@ -164,9 +164,9 @@ pub(super) struct HeirTerms {
     algorithm: TypeId,
     pub(super) clock: TypeId,
     pub(super) quota: Quota,
-    /// When windows begin, for receipts: see [`Algorithm::schedule`].
+    /// When windows begin, for receipts, as [`Algorithm::schedule`] returns it.
     pub(super) schedule: u64,
-    /// Whether the windows of each key begin at an instant of its own.
+    /// Whether each key's windows begin at an instant of their own.
     pub(super) staggered: bool,
     /// Whether the algorithm is a bucket.
     pub(super) is_bucket: bool,
@@ -184,13 +184,13 @@ impl HeirTerms {
         }
     }
 
-    /// The terms of a table in a snapshot, of the same algorithm.
+    /// The terms for a snapshot's table, with the same algorithm.
     pub(super) fn restored(self, quota: Quota, schedule: u64, staggered: bool) -> Self {
         Self { quota, schedule, staggered, ..self }
     }
 
     /// Whether an heir with the terms `to` has the same algorithm, and each key keeps its phase. If a key's phase
-    /// changes, its counts match no window of the heir.
+    /// changes, its counts match no window in the heir.
     pub(super) fn has_windows_of(&self, to: &Self) -> bool {
         let has_same_algorithm = self.algorithm == to.algorithm || (self.is_bucket && to.is_bucket);
         let has_same_period = self.quota.period_nanos() == to.quota.period_nanos();
@@ -235,8 +235,8 @@ impl<S: Copy + Send + 'static> Tables<S> {
         }
     }
 
-    /// Makes a table of words, if states of that kind fit into words. Inlined, so that the kind is known, and only the
-    /// rule of that kind is in the program.
+    /// Makes a word table, if states of that kind fit into words. Inlined, so that the kind is known, and the program
+    /// only has the rule for that kind.
     #[inline(always)]
     fn key_table_of(kind: Kind, settings: &Settings, capacity: usize) -> Option<KeyTable<S>> {
         match kind {
@@ -274,8 +274,8 @@ impl<S: Copy + Send + 'static> Tables<S> {
     }
 }
 
-// Functions of their own without type parameters: a ledger is compiled in this crate, once, and not in each crate that
-// makes a limiter.
+// Separate functions without type parameters, so that a ledger is compiled in this crate, once, and not in each crate
+// that makes a limiter.
 
 fn bucket_words(quota: &Quota, settings: &Settings, capacity: usize) -> Option<Ledger<TickBucket>> {
     let rule = TickBucket::new(quota)?.started_before(settings.clock.now());
@@ -290,8 +290,8 @@ fn sliding_words(quota: &Quota, staggered: bool, settings: &Settings, capacity: 
     Some(Ledger::new(SlidingRule::holding(quota, staggered, 0)?, capacity, settings.when_full))
 }
 
-/// The most bytes that a request may free: the time grows with the size. A request may be the last to hold a table, if
-/// it came before a live change and is answered long after it.
+/// The most bytes that a request may free, because the time grows with the size. A request may be the last to hold a
+/// table, if it came before a live change and is answered long after it.
 const LARGE: usize = 16 << 20;
 
 impl<S> Drop for Tables<S> {

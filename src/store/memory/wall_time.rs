@@ -1,39 +1,39 @@
-//! The time of a table of windows that the wall clock names: the wall clock's, without its steps back.
+//! A table's time, if its windows follow the wall clock: the wall clock's time, without its steps back.
 //!
 //! Words tell the times of two windows apart only if the clock does not go far back (`table/mod.rs`). So a step back by
-//! more than a window is made up for by whole windows: a table's time has the phase of the wall clock, and is at most
-//! one window, and a sixteenth, behind the latest time that it has shown. All waits are spans, and the same by both. A
-//! key that was charged before the step stays in its window, which is then the next one at most.
+//! more than a window is made up for by whole windows: a table's time has the wall clock's phase, and is at most one
+//! window, and a sixteenth, behind the latest time that it has shown. All waits are spans, and the same by both. A key
+//! that was charged before the step stays in its window, which is then the next one at most.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::values::time::Timestamp;
 
-/// How far the time of a table is ahead of the wall clock.
+/// How far a table's time is ahead of the wall clock.
 ///
 /// # Concurrency
 ///
-/// `skew` only grows. A reading of the wall clock belongs to the skew that is found before and after it, if these are
-/// equal: otherwise a reading from before a step back would be moved by the skew from after it, to far ahead. A step
-/// back is certain: the latest time is loaded *before* the clock is read, so the clock has shown more than it shows.
-/// Of two threads that see the same step, one exchanges the skew, and the other starts over. (Not exchanged for loom's
-/// atomics: models have clocks that are never set back.)
+/// `skew` only grows. A wall-clock reading belongs to the skew that is found before and after it, if these are equal:
+/// otherwise a reading from before a step back would be moved by the skew from after it, to far ahead. A step back is
+/// certain: the latest time is loaded *before* the clock is read, so the clock has shown more than it shows. If two
+/// threads see the same step, one exchanges the skew, and the other starts over. (Not exchanged for loom's atomics:
+/// models have clocks that are never set back.)
 #[derive(Debug, Default)]
 pub(super) struct WallTime {
-    /// The latest time of the table, up to a sixteenth of a window late, so that it is seldom written.
+    /// The table's latest time, up to a sixteenth of a window late, so that it is seldom written.
     latest: AtomicU64,
     /// A multiple of the period.
     skew: AtomicU64,
 }
 
 impl WallTime {
-    /// Reads the clock, for windows of this period.
+    /// Reads the clock, for windows with this period.
     #[inline(always)]
     pub(super) fn read(&self, period: u64, wall: impl Fn() -> Timestamp) -> Timestamp {
         let skew = self.skew.load(Ordering::SeqCst);
         let now = nanos(wall()).saturating_add(skew);
         let latest = self.latest.load(Ordering::SeqCst);
-        // One comparison for both: ahead by a sixteenth of a window, or behind by a window.
+        // One comparison covers two cases: ahead by a sixteenth of a window, or behind by a window.
         let is_near = now.wrapping_sub(latest).wrapping_add(period) < period.saturating_add(period >> 4);
         if is_near && self.skew.load(Ordering::SeqCst) == skew {
             return Timestamp::from_nanos(now);
@@ -62,7 +62,7 @@ impl WallTime {
         }
     }
 
-    /// Returns the time of the table at a time of the wall clock.
+    /// Returns the table's time at a wall-clock time.
     #[inline]
     pub(super) fn at(&self, wall: Timestamp) -> Timestamp {
         Timestamp::from_nanos(nanos(wall).saturating_add(self.skew()))
@@ -75,7 +75,8 @@ impl WallTime {
     }
 }
 
-/// A reading of the wall clock. One that is 292 years ahead by mistake leaves room for the skew of the step back.
+/// A wall-clock reading. A reading that is 292 years ahead by mistake leaves room for the skew when the clock is set
+/// back.
 #[inline(always)]
 fn nanos(wall: Timestamp) -> u64 {
     wall.as_nanos().min(u64::MAX / 2)
@@ -93,7 +94,7 @@ mod tests {
     fn a_step_back_moves_by_whole_windows() {
         let time = WallTime::default();
         let read = |wall| time.read(PERIOD, || Timestamp::from_nanos(wall)).as_nanos();
-        // Forward, by any step; and back by less than a window.
+        // Forward by any step, and back by less than a window.
         assert_eq!([0, 10, 5 * PERIOD, 4 * PERIOD + 1].map(read), [0, 10, 5 * PERIOD, 4 * PERIOD + 1]);
         // Back by more, and forward from there.
         assert_eq!(read(PERIOD + 7), 4 * PERIOD + 7);

@@ -20,18 +20,18 @@
 /// | 2 | 1 | 1 | 98 % | **38** | 21 |
 /// | 5 | 1 | 1 | 99 % | **89** | 21 |
 ///
-/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21; but then four of five
-/// new keys are rejected at their first request.
+/// With [`Reject`](Self::Reject) or [`Overflow`](Self::Overflow) the last line reads 19 of 21, but four of five new
+/// keys are rejected at their first request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[non_exhaustive]
 #[doc(alias = "eviction")]
 pub enum WhenFull {
-    /// Forgets the key that owes least, of the up to sixteen keys in the new key's candidate sets, and forgives its
+    /// Forgets the key that owes least, among up to sixteen keys in the new key's candidate sets, and forgives its
     /// small debt. The default: keys that have used most stay limited however many keys are sprayed, and no new key is
     /// locked out.
     ///
     /// It protects a key only from keys that owe less. **With a burst of 1 all keys owe the same**, and under a flood
-    /// of *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same
+    /// with *m* live keys per slot a limited key passes about *m* times as often; where a flood's keys spend the same
     /// whole burst of 2 or more, up to ten times as often was measured. Where that matters (logins, password resets),
     /// choose another variant, or add a policy with a wider key.
     #[default]
@@ -40,15 +40,15 @@ pub enum WhenFull {
     /// (Only a [live change](crate::LimitsHandle#accuracy) between two floods forgets keys.)
     Reject,
     /// Lets new keys share 512 further budgets, chosen by their hashes, until there is room. Exact for the keys that
-    /// are held; new keys share the units that the flood leaves. Once there is room, a new key begins with the debt of
-    /// its shared budget, so that no key has its burst twice. A live change to a store with the same choice keeps the
-    /// shared budgets, and all keys of a shared budget begin with its debt, including keys that had a slot.
+    /// are held, while new keys share the units that the flood leaves. Once there is room, a new key begins with its
+    /// shared budget's debt, so that no key has its burst twice. A live change to a store with the same choice keeps
+    /// the shared budgets, and all keys that share a budget begin with its debt, including keys that had a slot.
     /// [Resetting](crate::limiter::Mode::Reset) a key resets the budget that it shares, or would share, for all keys
     /// that share it.
     ///
-    /// Keys with [quotas of their own](crate::Policy::quota_fn) share a budget only with keys of the same quota: each
-    /// of the 512 is one budget for each of up to eight quotas. Keys of a ninth quota are rejected, as with `Reject`,
-    /// until one of the eight budgets is paid. If the quota of a key changes while it has no room, it shares another
-    /// budget from then on.
+    /// Keys with [their own quotas](crate::Policy::quota_fn) share a budget only with keys under the same quota: each
+    /// of the 512 is one budget for each of up to eight quotas. Keys under a ninth quota are rejected, as with
+    /// `Reject`, until one of the eight budgets is paid. If a key's quota changes while it has no room, it shares
+    /// another budget from then on.
     Overflow,
 }

@@ -1,29 +1,29 @@
-//! [`Alternatives`]: what a call lets the server choose from.
+//! [`Alternatives`]: the sets of keys from which the server may choose in a call.
 
 use smallvec::SmallVec;
 
 use crate::values::Formula;
 
-/// The alternatives of a call: sets of its keys, by their indexes. The server charges the first set whose keys all have
+/// A call's alternatives: sets of its keys, by their indexes. The server charges the first set whose keys all have
 /// room, or no key.
 ///
-/// A formula is written out, so that a server needs no stack and no recursion: a list of sets, in the order in which
-/// the formula prefers them.
+/// A formula is written out as a list of sets, in the order in which the formula prefers them, so that a server does
+/// not need a stack or recursion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Alternatives(Vec<ChosenKeys>);
 
-/// The indexes of keys in a call, in the order of the formula.
+/// The indexes of a call's keys, in the formula's order.
 pub(crate) type ChosenKeys = SmallVec<[usize; 4]>;
 
-/// The most sets of a call: five choices between two members, in one *all of*.
+/// The most sets in a call: five choices between two members, in one *all of*.
 const MOST: usize = 32;
 
 impl Alternatives {
-    /// The only set is all keys, however many. The call lists no sets.
+    /// The only set is all keys, however many there are. The call then lists no sets.
     pub const ALL: Self = Self(Vec::new());
 
-    /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key, and
-    /// `None` for a member that is not in the call: it counts as one with room, and charges no key. Returns `None` if
+    /// Writes a formula out for a call with this number of keys. `index` returns the index of a member's key. If it
+    /// returns `None`, the member is not in the call: it counts as having room, and charges no key. Returns `None` if
     /// there are too many sets.
     pub(crate) fn of(formula: &Formula, keys: usize, index: &impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let sets = sets(formula, index)?;
@@ -35,12 +35,12 @@ impl Alternatives {
         Self(sets.into_iter().map(|set| set.into_iter().collect()).collect())
     }
 
-    /// Returns the sets, as the indexes of their keys. If there are none, all keys are the only set.
+    /// Returns the sets, as the indexes of their keys. An empty list stands for one set with all keys.
     pub fn sets(&self) -> impl Iterator<Item = &[usize]> {
         self.0.iter().map(|set| &set[..])
     }
 
-    /// Returns the number of this set in an answer, from 1 on. `None` if there is no such set.
+    /// Returns this set's number in an answer, from 1 on. `None` if there is no such set.
     #[must_use]
     pub fn number_of(&self, chosen: &[usize]) -> Option<u32> {
         let index = if self.0.is_empty() { 0 } else { self.0.iter().position(|set| set[..] == *chosen)? };

@@ -1,4 +1,4 @@
-//! [`AnyRecords`]: [`Records`] of a server whose type is not known.
+//! [`AnyRecords`]: [`Records`] on a server whose type is not known.
 
 use std::fmt;
 use std::future::Future;
@@ -14,12 +14,12 @@ use crate::values::LimiterError;
 
 type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, LimiterError>> + Send + 'a>>;
 
-/// [`Records`] of any server. Clones are the same server.
+/// [`Records`] on any server. Clones use the same server.
 #[derive(Clone)]
 pub struct AnyRecords(Arc<dyn DynRecords>);
 
 impl AnyRecords {
-    /// Hides the type of a server.
+    /// Hides a server's type.
     pub fn new(records: impl Records) -> Self {
         Self::shared(Arc::new(records))
     }
@@ -88,7 +88,7 @@ impl Server for AnyRecords {
         self.0.timeout()
     }
 
-    /// Whether both are clones of one.
+    /// Whether both are clones of one value.
     fn is_same_as(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }

@@ -1,4 +1,4 @@
-//! [`Attempts`]: a read and a conditional write, made again while others change the key in between.
+//! [`Attempts`]: a read and a conditional write, repeated while others change the key in between.
 
 use std::time::Duration;
 
@@ -7,13 +7,13 @@ use tokio::time::{Instant, sleep};
 use super::backend::GaveUp;
 use super::backoff;
 
-/// Paces the attempts of a [`Backend`](super::Backend) at one transition. An attempt reads a key, and writes it if no
-/// other process has changed it since.
+/// Paces a [`Backend`](super::Backend)'s attempts at one transition. An attempt reads a key, and writes it if no other
+/// process has changed it since.
 ///
-/// An attempt is lost if another process was faster; then that process has made progress. The next one begins after a
-/// random pause, of up to an eighth of the time since the first attempt, and of up to a millisecond at least: short
-/// beside calls over a network, so that the key is written at nearly the highest rate that is possible. A store whose
-/// writes never apply is not called without end.
+/// An attempt is lost if another process was faster, so that process has made progress. The next one begins after a
+/// random pause. It lasts up to an eighth of the time since the first attempt, or up to a millisecond if that is more.
+/// This is short beside calls over a network, so that the key is written at nearly the highest possible rate. The
+/// deadline bounds the attempts even if a store's writes never apply.
 ///
 /// ```
 /// use tower_sluice::store::remote::{Attempts, CallLimits, GaveUp};
@@ -34,11 +34,11 @@ pub struct Attempts {
     present: Instant,
 }
 
-/// Timers count milliseconds.
+/// The timers' resolution.
 const TIMER: Duration = Duration::from_millis(1);
 
 impl Attempts {
-    /// Begins the first attempt. The last one must have ended by the deadline.
+    /// Begins the first attempt. The last attempt must have ended by the deadline.
     #[must_use]
     pub fn new(deadline: Instant) -> Self {
         let now = Instant::now();
@@ -49,8 +49,8 @@ impl Attempts {
     ///
     /// # Errors
     ///
-    /// [`GaveUp::Contention`] if too little time is left: the next attempt would probably charge a request that does
-    /// not wait any more. It needs a quarter more than the present one has taken, and a millisecond.
+    /// [`GaveUp::Contention`] if too little time is left, because the next attempt would probably charge a request that
+    /// does not wait any more. It needs as long as the present one, plus a quarter and a millisecond.
     ///
     /// # Panics
     ///

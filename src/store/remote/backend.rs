@@ -19,25 +19,24 @@ use crate::values::{BanGrowth, Decision, LimiterError, Override, Quota, Receipt}
 
 /// The part of a [`RemoteStore`](super::RemoteStore) that knows its server: it applies one transition to one key.
 ///
-/// Everything else is done by the store: the local fallback, the cache of rejections, calls that requests share, and
-/// leases.
+/// The store does everything else: the local fallback, the rejection cache, calls that requests share, and leases.
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) is one atomic step, whichever process makes it: it reads the time and the state of the key,
-///   and writes the new state, or nothing. It returns the time and the state that it has read.
+/// - [`apply`](Self::apply) is one atomic step, whatever process makes it: it reads the time and the key's state, and
+///   writes the new state, or nothing. It returns the time and the state that it has read.
 /// - A rejection writes nothing.
 /// - A key is kept until the state in it has [expired](Algorithm::expires_at), and may be forgotten then.
 /// - A failure is an error, and never a rejection. A transition that failed may have been applied. No transition is
-///   applied twice: a call that got no answer is not sent again.
-/// - It returns before the deadline, also if the server does not answer. [`Calls`] sees to this, and
-///   stops calling a server that keeps failing.
+///   applied twice, because a call that got no answer is not sent again.
+/// - It returns before the deadline, even if the server does not answer. [`Calls`] ensures this, and stops calling a
+///   server that keeps failing.
 pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Applies a transition to a key.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or an answer from which nothing can be concluded.
+    /// If the server does not answer, or if its answer is inconclusive.
     fn apply(
         &self,
         target: &Target<'_, A>,
@@ -45,16 +44,16 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         limits: CallLimits,
     ) -> impl Future<Output = Result<Applied<A::State>, LimiterError>> + Send;
 
-    /// Returns how long a decision may take, all in all: a call and the wait for it.
+    /// Returns how long a decision may take in total: a call and the wait for it.
     fn timeout(&self) -> Duration;
 
     /// Returns whether both keep the same keys, so that a store with this backend inherits from one with the other.
     fn shares_keys_with(&self, other: &Self) -> bool;
 
-    /// Notes the quota of the limiter, for states that do not say under which quota they were written. Called before
-    /// the limiter is asked: when it is made, and when it inherits from a limiter over `predecessor`, which [has the
-    /// same keys](Self::shares_keys_with). Then states that were written under a quota which that one knows may be met,
-    /// too, and count as used units still. By default it does nothing, for states that name their quotas.
+    /// Notes the limiter's quota, for states that do not say under which quota they were written. Called before the
+    /// limiter is asked: when it is made, and when it inherits from a limiter over `predecessor`, which [has the same
+    /// keys](Self::shares_keys_with). Then it may also meet states under a quota that `predecessor` knows, whose used
+    /// units still count. By default it does nothing, for states that name their quotas.
     fn note_quotas(&self, limiter: Quota, predecessor: Option<&Self>) {
         let _ = (limiter, predecessor);
     }
@@ -63,7 +62,7 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If it cannot: why, and what to do.
+    /// If it cannot. The error says why, and how to fix it.
     fn check_fit(&self, algorithm: &A) -> Result<(), Box<dyn Error + Send + Sync>> {
         let _ = algorithm;
         Ok(())
@@ -76,13 +75,13 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         false
     }
 
-    /// Whether a read costs less than a charge that is rejected. Then a key that this process knows to be used up is
-    /// asked by a read, and charged only if it is not used up any more. By default it does not.
+    /// Whether a read costs less than a rejected charge. If it does, the store reads a key that this process knows to
+    /// be used up, and charges it only if it is not used up any more. By default it does not.
     fn reads_are_cheaper(&self) -> bool {
         false
     }
 
-    /// Whether it keeps the [standing](Standing) of keys: their bans, allowances and debts, beside their states. By
+    /// Whether it keeps the keys' [standing](Standing): their bans, allowances and debts, beside their states. By
     /// default it does not, and each process has its own.
     ///
     /// If it does, then while a standing is [in force](Standing::is_in_force), charges and refunds change nothing; and
@@ -92,12 +91,12 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         false
     }
 
-    /// Returns how often it was in the way of other processes since it was made, for metrics. By default never.
+    /// Returns how often it interfered with other processes since it was made, for metrics. By default never.
     fn stats(&self) -> SharingStats {
         SharingStats::default()
     }
 
-    /// Returns what it does in one call beyond [`apply`](Self::apply). By default nothing.
+    /// Returns the operations that it does in one call beyond [`apply`](Self::apply). By default there are none.
     fn parts(&self) -> Parts<A, Self>
     where
         Self: Sized,
@@ -105,22 +104,22 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
         Parts::none()
     }
 
-    /// Returns the state of each node of its server, for metrics: circuit breaker and calls in flight. By default it
-    /// reports no node.
+    /// Returns the state of each server node, for metrics: circuit breaker and calls in flight. By default it reports
+    /// no node.
     ///
     /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
-    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
+    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
     fn health(&self) -> Vec<NodeHealth> {
         Vec::new()
     }
 
-    /// Returns the error of a request that this process gave up. By default with the reason as its source.
+    /// Returns the error for a request that this process gave up. By default it has the reason as its source.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         LimiterError::new(reason.to_string()).with_source(reason)
     }
 }
 
-/// The key of one limiter that a [`Transition`] is for.
+/// The key in one limiter that a [`Transition`] is for.
 #[derive(Debug)]
 pub struct Target<'a, A> {
     algorithm: &'a A,
@@ -130,38 +129,38 @@ pub struct Target<'a, A> {
 }
 
 impl<'a, A> Target<'a, A> {
-    /// The key with this [tag](Self::tag), of a limiter with the quota `limiter`: for what outlives its question, such
-    /// as a [part](super::JointCharge::part) of a call. `algorithm` has the quota of the key.
+    /// The key with this [tag](Self::tag), in a limiter with the quota `limiter`. Use it for a value that outlives its
+    /// question, such as a call's [part](super::JointCharge::part). `algorithm` has the key's quota.
     #[must_use]
     pub const fn new(algorithm: &'a A, quota: Option<Quota>, limiter: Quota, tag: KeyTag) -> Self {
         Self { algorithm, quota, limiter, tag }
     }
 
-    /// The algorithm, with the quota of the key.
+    /// The algorithm, with the key's quota.
     #[must_use]
     pub const fn algorithm(&self) -> &'a A {
         self.algorithm
     }
 
-    /// The quota of the key; `None` without a quota [of its own](crate::limiter::Ask::under).
+    /// The key's quota. `None` without a quota [of its own](crate::limiter::Ask::under).
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         self.quota
     }
 
-    /// The quota of the limiter, and of all keys without a quota of their own.
+    /// The limiter's quota, which all keys without their own have.
     pub const fn limiter_quota(&self) -> Quota {
         self.limiter
     }
 
-    /// Returns the name that stands for the key: 22 characters of base64url, 128 bits of a SHA-256 over the
-    /// [secret](super::RemoteStore::secret) and the key. So no text from a client ever reaches the server.
+    /// Returns the name that stands for the key: 22 characters of base64url, which encode 128 bits from a SHA-256 over
+    /// the [secret](super::RemoteStore::secret) and the key. So no text from a client ever reaches the server.
     #[must_use]
     pub fn name(&self) -> String {
         self.tag.to_string()
     }
 
-    /// The hash of which the [name](Self::name) is the text.
+    /// The hash that the [name](Self::name) encodes as text.
     #[must_use]
     pub const fn tag(&self) -> KeyTag {
         self.tag
@@ -177,7 +176,7 @@ impl<A> Clone for Target<'_, A> {
 
 impl<A> Copy for Target<'_, A> {}
 
-/// A change of one key.
+/// A change to one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Transition {
@@ -186,7 +185,7 @@ pub enum Transition {
     /// Charges up to `count` requests of `cost` units each, in their order, and stops at the first that does not fit,
     /// since no later request would fit. The cost is at least 1 and at most [`Algorithm::max_cost`].
     Charge {
-        /// The units of each request.
+        /// The units for each request.
         cost: u64,
         /// How many requests there are.
         count: u32,
@@ -195,17 +194,17 @@ pub enum Transition {
     Refund {
         /// The units to refund.
         cost: u64,
-        /// The receipt of the charge.
+        /// The charge's receipt.
         receipt: Receipt,
     },
-    /// Deletes the state and the [standing](Standing) of the key.
+    /// Deletes the key's state and [standing](Standing).
     Reset,
     /// [Bans](Standing::ban) the key from now on. Only for backends that [keep standings](Backend::keeps_standing).
     Ban {
-        /// For how long, by the bans of the key that this process knows.
+        /// How long, by the key's bans that this process knows.
         span: Duration,
-        /// How bans grow, if they do. A backend that counts the bans of a key for all processes bans it by this, and
-        /// not for `span`.
+        /// How bans grow, if they do. A backend that counts a key's bans for all processes uses this in place of
+        /// `span`.
         growth: Option<BanGrowth>,
     },
     /// [Bans or allows](Standing::overridden) the key from now on, or lifts its ban and its allowance. Only for
@@ -224,24 +223,24 @@ pub enum Transition {
 pub struct Applied<S> {
     /// The time by which it was decided.
     pub now: Timestamp,
-    /// The state before, as it counts under the quota of the [target](Target::algorithm). While the key owes something,
-    /// it is as of the end of the debt. `None` after a reset, and if there was no state or it is not known.
+    /// The state before, as it counts under the [target](Target::algorithm)'s quota. While the key owes something, the
+    /// state is the one at the end of the debt. `None` after a reset, and if there was no state or it is not known.
     pub old: Option<S>,
-    /// The standing of the key, after the transition.
+    /// The key's standing, after the transition.
     pub standing: Standing,
-    /// The quota under which `old` is kept and counts, if it is not the target's quota. Only after a
-    /// [read](Transition::Read), and after a charge that was made under the quota that the key had, since the key kept
-    /// changing. Such a charge is for at most [the requests that wait](CallLimits::requests).
+    /// The quota under which `old` is kept and counts, if it is not the target's quota. It is set only after a
+    /// [read](Transition::Read), or if the key kept changing, so that the charge was made under the quota that the key
+    /// had. Such a charge is for at most as many requests as [wait](CallLimits::requests).
     pub kept: Option<Quota>,
-    /// The number of requests that were charged; zero if the transition is no charge.
+    /// The number of requests that were charged. Zero if the transition is not a charge.
     pub charged: u32,
 }
 
-/// The decisions of a charge, one for each request.
+/// A charge's decisions, one for each request.
 pub(crate) type Decisions = SmallVec<[Decision; 1]>;
 
 impl<S: Copy> Applied<S> {
-    /// Returns the decisions on the requests of a charge, and the state after them.
+    /// Returns the decisions on a charge's requests, and the state after them.
     pub(crate) fn replay<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -261,7 +260,7 @@ impl<S: Copy> Applied<S> {
     }
 }
 
-/// The bounds of a call.
+/// A call's bounds.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CallLimits {
@@ -272,24 +271,25 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    /// Those of a call for one request.
+    /// The limits for a call on behalf of one request.
     #[must_use]
     pub const fn until(deadline: Instant) -> Self {
         Self { deadline, requests: 1 }
     }
 
-    /// Those of a call for one request, which begins now.
+    /// The limits for a call on behalf of one request, which begins now.
     pub(crate) fn within(timeout: Duration) -> Self {
         Self::until(deadline_in(timeout))
     }
 }
 
-/// The deadline of what begins now. A store may have any timeout: here, it has [a day](Calls::LONGEST_TIMEOUT) at most.
+/// The deadline for an action that begins now. A store may have any timeout, but here it is cut to [a
+/// day](Calls::LONGEST_TIMEOUT).
 pub(crate) fn deadline_in(timeout: Duration) -> Instant {
     deadline_after(Instant::now(), timeout)
 }
 
-/// The deadline of what has begun at an instant.
+/// The deadline for an action that began at an instant.
 pub(crate) fn deadline_after(begun: Instant, timeout: Duration) -> Instant {
     begun + timeout.min(Calls::LONGEST_TIMEOUT)
 }
@@ -303,11 +303,11 @@ pub enum GaveUp {
     /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
     /// been carried out.
     Cancelled,
-    /// No call was made, because the server kept failing: the circuit breaker is open.
+    /// No call was made, because the server kept failing and the circuit breaker is open.
     BreakerOpen,
     /// No call was made, because too many were in flight.
     TooManyInFlight,
-    /// Called from outside of a Tokio runtime.
+    /// Called from outside a Tokio runtime.
     NoRuntime,
     /// The server's answer contradicts itself.
     Disagreement,

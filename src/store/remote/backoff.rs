@@ -1,17 +1,17 @@
-//! Pauses between attempts: exponential backoff with full jitter.
+//! Pauses between attempts, by exponential backoff with full jitter.
 
 use std::time::Duration;
 
 use crate::util::random::random;
 
-/// The longest pause before a failure doubles it: two timeouts at the default, since a server that merely stalls must
-/// not be probed again and again.
+/// The longest pause after the first failure, before later failures double it. That is two timeouts at the default,
+/// since a server that merely stalls must not be probed again and again.
 const FIRST: Duration = Duration::from_millis(100);
 
-/// The longest pause of all. A server that has recovered is used again after this time at the latest.
+/// The upper bound for all pauses. A server that has recovered is used again after this time at the latest.
 pub(crate) const LONGEST: Duration = Duration::from_secs(5);
 
-/// Draws the pause before the next attempt. Each of `failures` doubles the longest that is possible.
+/// Draws the pause before the next attempt. Each failure in `failures` doubles the longest possible pause.
 pub fn pause(failures: u32) -> Duration {
     pause_of_at_most(LONGEST, failures)
 }
@@ -43,10 +43,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_of_the_range_is_used_and_nothing_beyond() {
+    fn pauses_spread_over_the_whole_range() {
         let longest = Duration::from_millis(800);
         let mut eighths = [0_u32; 8];
-        // All numbers are equally likely, so the middles of 8,000 equal parts stand for all of them.
+        // All numbers are equally likely, so the middles of 8,000 equal parts stand for all.
         const PART: u64 = u64::MAX / 8_000;
         for number in 0..8_000 {
             let drawn = part(longest, number * PART + PART / 2);

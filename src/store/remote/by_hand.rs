@@ -1,4 +1,4 @@
-//! Charges by hand, each reference once, on servers that enter both in one step.
+//! Charges by hand, each reference once, on servers that enter charge and reference in one step.
 
 use std::future::{Future, ready};
 use std::sync::Arc;
@@ -17,35 +17,35 @@ use crate::values::{
     Adjusted, Adjusting, Ask, Credit, Description, LimiterError, PartitionKey, PendingAdjustment, REFERENCE_KEPT,
 };
 
-/// A server that replaces the state of a key and remembers a reference in one step. So of
-/// [charges by hand](crate::LimitsHandle::charge) with one [reference](crate::limiter::Debit::reference), however many
-/// processes make them at once, and whichever of them are killed, one is entered.
+/// A server that replaces a key's state and remembers a reference in one step. So [charges by
+/// hand](crate::LimitsHandle::charge) with one [reference](crate::limiter::Debit::reference) are idempotent: one is
+/// entered, however many processes make them at once, and whichever of them are killed.
 ///
-/// It is a [`Backend`] first, which [keeps standings](Backend::keeps_standing).
-/// [`Parts::by_hand`](super::Parts::by_hand) tells the store of it. Without it, each process has its own references.
+/// It is first a [`Backend`] that [keeps standings](Backend::keeps_standing). [`Parts::by_hand`](super::Parts::by_hand)
+/// announces it to the store. Without it, each process has its own references.
 ///
 /// # Contract
 ///
-/// - [`read_key`](Self::read_key) returns the key and whether the reference is known, both as of one instant.
-/// - [`replace_key`](Self::replace_key) is one atomic step, whichever process makes it: it replaces the key and
-///   remembers the reference, or does nothing. It does nothing if the state or the standing are not those that were
-///   read, or are gone, or were not there and are now.
-/// - A reference belongs to one key of one limiter. It is known for as long as was said, also if the key is reset
-///   meanwhile, and may be forgotten then.
+/// - [`read_key`](Self::read_key) returns the key and whether the reference is known, both at one instant.
+/// - [`replace_key`](Self::replace_key) is one atomic step, whatever process makes it: it replaces the key and
+///   remembers the reference, or does nothing. It does nothing if the state or the standing differ from those that were
+///   read, including when they appeared or disappeared.
+/// - A reference belongs to one key in one limiter. It is known for the time that the replacement gives, even if the
+///   key is reset meanwhile, and may be forgotten then.
 /// - A failure is an error. A replacement that failed may have been made, and is not sent again.
-/// - Both return before the deadline, also if the server does not answer: [`Calls`](super::Calls) sees to this.
+/// - Both return before the deadline, even if the server does not answer. [`Calls`](super::Calls) ensures this.
 ///
 /// `testing::check_charges_by_hand` (feature `test-util`) tests yours.
 pub trait ChargeByHand<A: Algorithm>: Backend<A> {
-    /// What shows whether a key has changed since it was read: a number that the server counts up, or all that it keeps
-    /// of the key.
+    /// A value that shows whether a key has changed since it was read: a number that the server counts up, or
+    /// everything that it keeps for the key.
     type Version: Send;
 
-    /// Reads a key, and whether a reference of it is known.
+    /// Reads a key, and whether its reference is known.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or one from which nothing can be concluded.
+    /// If the server does not answer, or if its answer is inconclusive.
     fn read_key(
         &self,
         target: &Target<'_, A>,
@@ -53,12 +53,12 @@ pub trait ChargeByHand<A: Algorithm>: Backend<A> {
         limits: CallLimits,
     ) -> impl Future<Output = Result<KeyRead<A::State, Self::Version>, LimiterError>> + Send;
 
-    /// Replaces the state and the standing of a key, and remembers the reference, if the key has not changed since it
-    /// was read, and if the reference is not known. Returns whether it did.
+    /// Replaces a key's state and standing, and remembers the reference, if the key has not changed since it was read,
+    /// and if the reference is not known. Returns whether it did.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer. Then the key may have been replaced.
+    /// If the server does not answer. Then the key may have been replaced.
     fn replace_key(
         &self,
         target: &Target<'_, A>,
@@ -73,18 +73,18 @@ pub trait ChargeByHand<A: Algorithm>: Backend<A> {
 pub struct KeyRead<S, V> {
     /// The time on the server's clock.
     pub now: Timestamp,
-    /// The state, as it counts under the quota of the [target](Target::algorithm); while the key owes something, as of
-    /// the end of the debt. `None` if there is none.
+    /// The state, as it counts under the [target](Target::algorithm)'s quota. While the key owes something, it is the
+    /// state at the end of the debt. `None` if there is no state.
     pub state: Option<S>,
     /// The standing, which may be over.
     pub standing: Standing,
     /// Whether the reference is known. `false` without one.
     pub is_known: bool,
-    /// What shows whether the key has changed since.
+    /// A value that shows whether the key has changed since.
     pub version: V,
 }
 
-/// What replaces the content of a key, unless that has changed.
+/// The new content for a key, unless the key has changed.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a server reads all of it")]
 pub struct Replacement<S, V> {
@@ -92,12 +92,12 @@ pub struct Replacement<S, V> {
     pub read_at: Timestamp,
     /// The version that was read.
     pub version: V,
-    /// The state under the quota of the [target](Target::algorithm); while the key owes something, as of the end of the
-    /// debt.
+    /// The state under the [target](Target::algorithm)'s quota. While the key owes something, it is the state at the
+    /// end of the debt.
     pub state: S,
     /// The standing.
     pub standing: Standing,
-    /// What the units were used for.
+    /// The purpose for which the units were used.
     pub reference: Option<Reference>,
     /// For how long the reference is known from now on.
     pub known_for: Duration,
@@ -113,7 +113,7 @@ pub(super) fn describe<A: Algorithm + Clone, B: ChargeByHand<A>>(
     description.adjusting(HandCharger { inner: Arc::clone(limiter), algorithm: algorithm.clone(), turns })
 }
 
-/// Charges the keys of one limiter by hand.
+/// Charges one limiter's keys by hand.
 struct HandCharger<A: Algorithm, B> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
@@ -129,8 +129,9 @@ impl<A: Algorithm + Clone, B: ChargeByHand<A>> Adjusting for HandCharger<A, B> {
         false
     }
 
-    /// Two calls, and two more each time that another process changes the key in between. One if the reference is
-    /// known. Charges of this process for one key take turns, since they would only be faster than each other.
+    /// Takes two calls, and two more each time that another process changes the key in between. Takes one if the
+    /// reference is known. This process's charges for one key take turns, since otherwise they would only make each
+    /// other's attempts fail.
     fn charge(&self, ask: &Ask<'_>, reference: Option<&str>) -> PendingAdjustment {
         let query = match KeyQuery::for_ask(&self.inner, &self.algorithm, ask) {
             Ok(query) => query,
@@ -180,11 +181,11 @@ pub(crate) async fn charge_by_hand<A: Algorithm, B: ChargeByHand<A>>(
         let Some(state) = state.filter(|_| units > 0 && !before.is_allowed(now)) else { return Ok((unchanged, false)) };
         let known_for = REFERENCE_KEPT;
         let replacement = Replacement { read_at: now, version, state, standing, reference, known_for };
-        // If it fails, the key may have been charged: whoever repeats it with its reference finds out.
+        // If it fails, the key may have been charged. A caller that repeats it with its reference finds out.
         if backend.replace_key(target, replacement, limits).await? {
             return Ok((Applied { old: Some(state), standing, ..unchanged }, false));
         }
-        // Another process has changed the key, or has entered the reference. The next read tells which.
+        // Another process has changed the key, or has entered the reference. The next read shows which.
         attempts.lost().await.map_err(|reason| backend.gave_up(reason))?;
     }
 }

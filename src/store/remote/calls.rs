@@ -14,24 +14,24 @@ use super::circuit_breaker::CallFailure;
 use super::gate::{CallGate, Evidence};
 use crate::store::NodeHealth;
 
-/// The calls of this process to one server, for a [`Backend`](super::Backend) that has nothing better.
+/// This process's calls to one server, for a [`Backend`](super::Backend) that has nothing better.
 ///
-/// - A call has the [timeout](Self::new). A caller waits no longer than to its deadline, and the call goes on in the
-///   background for as long as it has time: so a server that does not answer is noticed, however short the deadlines
-///   are, and the outcome of the call is known.
-/// - At most [`max_in_flight`](Self::new) calls are in flight at once. A further caller waits for one of them to end,
-///   for half of the time that it has.
+/// - A call has the [timeout](Self::new). A caller waits until its deadline at most, and the call goes on in the
+///   background until its own timeout, so a server that does not answer is noticed, however short the deadlines are,
+///   and the call's outcome is known.
+/// - At most [`max_in_flight`](Self::new) calls are in flight at once. Another caller waits until one ends, for half
+///   its remaining time.
 /// - After five failures in a row, or when half of at least twenty calls in ten seconds have failed, the circuit
-///   breaker opens: calls fail at once. After a pause, one call is let through as a probe, and its success closes the
-///   breaker. The pause is up to 100 ms at first; later up to 1 s if the probe failed with an error, and up to 5 s if
-///   it got no answer.
-/// - A call that panics has failed.
+///   breaker opens, so calls fail at once. After a pause, one call is let through as a probe, and its success closes
+///   the breaker. The pause is up to 100 ms at first, and later up to 1 s if the probe failed with an error, and up to
+///   5 s if it got no answer.
+/// - A call that panics counts as failed.
 ///
 /// Cloning is cheap; clones count together.
 ///
 /// # Cost
 ///
-/// A task per call.
+/// Each call is a task.
 #[derive(Clone)]
 pub struct Calls(Arc<CallsInner>);
 
@@ -42,7 +42,7 @@ struct CallsInner {
 }
 
 impl Calls {
-    /// The longest time that a call or a decision has: a day. Longer timeouts are cut to it, since the sum of a timeout
+    /// The longest timeout for a call or a decision, a day. Longer timeouts are cut to it, since the sum of a timeout
     /// and the time must not overflow.
     pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
@@ -68,29 +68,30 @@ impl Calls {
         self.0.timeout
     }
 
-    /// Returns the state of the server: its circuit breaker, and the calls in flight. Takes a lock, for some tens of
+    /// Returns the server's state: its circuit breaker, and the calls in flight. Takes a lock, for some tens of
     /// nanoseconds.
     ///
-    /// A backend whose only node this is implements [`Backend::health`](super::Backend::health) as
+    /// A backend with only this node implements [`Backend::health`](super::Backend::health) as
     /// `vec![self.calls.health()]`.
     pub fn health(&self) -> NodeHealth {
         self.0.gate.health()
     }
 
-    /// Whether calls are failing: the circuit breaker is not closed.
+    /// Whether calls are failing, that is, the circuit breaker is not closed.
     #[must_use]
     pub fn is_failing(&self) -> bool {
         self.0.gate.is_failing()
     }
 
-    /// Tells the circuit breaker that the server was heard of: a connection was made, or an answer came that nobody
-    /// waits for any more. If the breaker is open, the next call is let through as a probe, without a further pause.
+    /// Notifies the circuit breaker of a sign of life from the server: a connection was made, or an answer came after
+    /// its caller had given up. If the breaker is open, the next call is let through as a probe, without a further
+    /// pause.
     pub fn heard_of_server(&self) {
         self.0.gate.breaker.lock().connected(Instant::now());
     }
 
-    /// Makes a call. `is_fault` says whether an error is the fault of the server, and not of the call. An error with
-    /// which the circuit breaker opens is logged.
+    /// Makes a call. `is_fault` says whether an error is the server's fault, and not the call's. If an error opens the
+    /// circuit breaker, it is logged.
     ///
     /// # Errors
     ///
@@ -164,14 +165,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_keeps_failing_is_not_called_until_a_probe_succeeds() {
+    async fn a_failing_server_is_not_called() {
         let calls = Calls::new("test", TIMEOUT, 10);
         for _ in 0..50 {
             assert_eq!(answer(&calls, Err("not its fault")).await, Ok(Err("not its fault")));
         }
         assert_eq!(breaker(&calls), BreakerState::Closed);
         let mut failures = 0;
-        // No time passes once it is open: its pause is random, and may be shorter than a millisecond.
+        // No time passes once it is open, because its pause is random, and may be shorter than a millisecond.
         while breaker(&calls) == BreakerState::Closed {
             tokio::time::advance(Duration::from_millis(1)).await;
             assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));
@@ -198,9 +199,9 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn calls_that_get_no_answer_open_the_breaker_even_if_nobody_waits_for_them() {
+    async fn unanswered_calls_open_the_breaker() {
         let calls = Calls::new("test", TIMEOUT, 100);
-        // In two waves: failures that come together may have one cause.
+        // In two waves, because failures that come together may have one cause.
         for is_failing in [false, true] {
             for _ in 0..4 {
                 let short = calls.run(limits(Duration::from_millis(10)), pending::<Result<(), Infallible>>(), |_| true);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_call_goes_on_if_its_caller_is_dropped_and_keeps_its_slot() {
+    async fn a_dropped_caller_leaves_its_call_running() {
         let calls = Calls::new("test", TIMEOUT, 1);
         let mut context = Context::from_waker(Waker::noop());
         {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_outside_of_a_runtime_is_an_error() {
+    fn a_call_without_a_runtime_fails() {
         let calls = Calls::new("test", TIMEOUT, 1);
         let far = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         let limits = far.block_on(async { limits(TIMEOUT) });
@@ -246,7 +247,8 @@ mod tests {
         assert_eq!(answer(&calls, Ok(1)).await, Ok(Ok(1)), "its slot is free");
     }
 
-    /// Each of 1,000 requests called a store that panics, with a panic on stderr each: nothing was known of its calls.
+    /// Once, each of 1,000 requests called a store that panics, with a panic on stderr each, because the breaker did
+    /// not count its calls.
     #[tokio::test(start_paused = true)]
     async fn a_store_that_panics_is_left_alone() {
         let calls = Calls::new("test", TIMEOUT, 10);
@@ -265,9 +267,9 @@ mod tests {
         assert_eq!(breaker(&calls), BreakerState::Closed);
     }
 
-    /// The table of a database is locked, or DynamoDB throttles: after 20 probes, pauses had grown to five seconds.
+    /// A database's table is locked, or DynamoDB throttles. Once, pauses had grown to five seconds after 20 probes.
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_answers_with_an_error_is_probed_every_second() {
+    async fn answered_errors_are_probed_every_second() {
         let calls = Calls::new("test", TIMEOUT, 10);
         while breaker(&calls) == BreakerState::Closed {
             assert_eq!(answer(&calls, Err("fault")).await, Ok(Err("fault")));

@@ -1,11 +1,12 @@
-//! The circuit breaker of a node: whether to call it at all.
+//! A node's circuit breaker: decides whether to call the node at all.
 //!
 //! While a node fails, its clients fall back at once instead of waiting for a timeout each. The calls themselves find
 //! out when it has recovered: after a pause, one call passes as the half-open probe, and the others keep failing fast
 //! until it succeeds. No background task does this, for three reasons: only a real call shows that the server can
-//! decide (a server that is out of memory, or a replica, answers every `PING`); where calls are rare, each of them is a
-//! probe, and the first after the recovery succeeds; and a server that no request needs is not called. An application
-//! that pings a server for reasons of its own may report its answers to the breaker ([`CircuitBreaker::answered`]).
+//! decide (a server that is out of memory, or a replica, still answers every `PING`); where calls are rare, each call
+//! is a probe, and the first after the recovery succeeds; and a server that no request needs is not called. An
+//! application that pings a server for its own reasons may report its answers to the breaker
+//! ([`CircuitBreaker::answered`]).
 
 use std::time::Duration;
 
@@ -18,21 +19,21 @@ use crate::store::BreakerState;
 /// by chance, five in a row do once in ten billion calls.
 const STREAK: u32 = 5;
 
-/// The breaker opens, too, if half of the calls in the window failed. With fewer calls than this, the share that failed
-/// says too little.
+/// The breaker also opens if half the calls in the window failed. With fewer calls than this, the failed share says too
+/// little.
 const MIN_CALLS: u32 = 20;
 
-/// The length of the window over which calls and failures are counted, in seconds. Two calls per second are enough for
+/// The length in seconds of the window over which calls and failures are counted. Two calls per second are enough for
 /// [`MIN_CALLS`].
 const SECONDS: usize = 10;
 
-/// The least number of waves that failures must come in to open the breaker. A wave is a failure, and all failures of
-/// calls that were in flight when it was noticed. However many they are, they may have one cause that is over by then,
-/// such as a pause of the server.
+/// The least number of waves in which failures must come to open the breaker. A wave is a failure, together with all
+/// failures of calls that were in flight when it was noticed. However many there are, they may have one cause that is
+/// over by then, such as a pause in the server.
 const WAVES: u32 = 2;
 
-/// The longest pause between two probes of a node that answers them with an error, for example while it loads its data.
-/// No request waits for such a probe, and the node has little work with it.
+/// The longest pause between two probes to a node that answers them with an error, for example while it loads its data.
+/// No request waits for such a probe, and it costs the node little work.
 const LONGEST_IF_ANSWERED: Duration = Duration::from_secs(1);
 
 /// How a call has failed.
@@ -57,16 +58,16 @@ impl CallFailure {
 #[derive(Debug)]
 pub(crate) struct CircuitBreaker {
     state: BreakerPhase,
-    /// Grows with each change of the state, so that the outcome of a call that began before a change is ignored.
+    /// Grows with each state change, so that the outcome of a call that began before a change is ignored.
     epoch: u64,
     /// Failures since the last success, and in how many waves they came.
     streak: Failures,
-    /// When the first failure of the last wave was noticed.
+    /// When the last wave's first failure was noticed.
     wave: Option<Instant>,
-    /// How long a probe may take. One that takes longer is on a runtime that is blocked, and another call may probe.
+    /// How long a probe may take. If a probe takes longer, its runtime is blocked, and another call may probe.
     patience: Duration,
     window: FailureWindow,
-    /// Whether the last failure was that no answer came, which any answer disproves.
+    /// Whether the last call failed without an answer, which any answer disproves.
     was_silent: bool,
 }
 
@@ -91,7 +92,7 @@ enum BreakerPhase {
     },
 }
 
-/// The permission to make one call.
+/// The permission for one call.
 #[derive(Debug)]
 pub(crate) struct CallPermit {
     epoch: u64,
@@ -114,8 +115,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Returns a permit to make a call, unless the breaker is open. The call is counted now: calls that hang must not
-    /// look like calls that were not made.
+    /// Returns a permit to make a call, unless the breaker is open. The call is counted now, because calls that hang
+    /// must not look like calls that were not made.
     pub(crate) fn try_enter(&mut self, now: Instant, requests: u32) -> Option<CallPermit> {
         match self.state {
             BreakerPhase::Closed => {
@@ -138,7 +139,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Whether it is not closed: most calls fail at once.
+    /// Whether it is not closed, so that most calls fail at once.
     pub(crate) const fn is_failing(&self) -> bool {
         !matches!(self.state, BreakerPhase::Closed)
     }
@@ -152,8 +153,8 @@ impl CircuitBreaker {
         matches!(self.state, BreakerPhase::HalfOpen { .. }) && self.disproved()
     }
 
-    /// Records an answer to something else than a call. Returns whether it closed the breaker: only if the last failure
-    /// was that no answer came.
+    /// Records an answer to a request other than a call. Returns whether it closed the breaker, which happens only if
+    /// the last call failed without an answer.
     pub(crate) fn answered(&mut self) -> bool {
         self.was_silent && self.disproved()
     }
@@ -168,7 +169,8 @@ impl CircuitBreaker {
         closes
     }
 
-    /// Records a failure. Returns whether it opened the breaker. A failed probe does not: the breaker was open before.
+    /// Records a failure. Returns whether it opened the breaker. A failed probe does not, because the breaker was open
+    /// before.
     pub(crate) fn failed(&mut self, permit: &CallPermit, now: Instant, failure: CallFailure) -> bool {
         self.was_silent = failure == CallFailure::Silent;
         if permit.epoch != self.epoch {
@@ -181,7 +183,7 @@ impl CircuitBreaker {
                 self.change(BreakerPhase::Open { probes, retry_at: now + pause });
                 false
             }
-            // An open breaker has let no call of this epoch pass.
+            // An open breaker has let no call pass in this epoch.
             BreakerPhase::Closed | BreakerPhase::Open { .. } => {
                 let begins_wave = self.wave.is_none_or(|noticed| permit.began >= noticed);
                 if begins_wave {
@@ -210,7 +212,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// Records a new connection, which is worth a probe at once.
+    /// Records a new connection, which justifies a probe at once.
     pub(crate) fn connected(&mut self, now: Instant) {
         if let BreakerPhase::Open { retry_at, .. } = &mut self.state {
             *retry_at = now;
@@ -248,11 +250,11 @@ struct SecondCounts {
     failures: Failures,
 }
 
-/// Calls and failures, for each of the last seconds.
+/// Counts calls and failures, for each recent second.
 #[derive(Debug)]
 struct FailureWindow {
     start: Instant,
-    /// The second of the newest count.
+    /// The second that has the newest count.
     second: u64,
     counts: [SecondCounts; SECONDS],
 }
@@ -262,13 +264,13 @@ impl FailureWindow {
         Self { start, second: 0, counts: Default::default() }
     }
 
-    /// Returns the counts of the second at `now`, and clears the seconds in between.
+    /// Returns the counts for the second at `now`, and clears the seconds in between.
     fn second_at(&mut self, now: Instant) -> &mut SecondCounts {
         let second = now.saturating_duration_since(self.start).as_secs();
         for passed in (self.second..second).take(SECONDS) {
             self.counts[Self::index(passed + 1)] = SecondCounts::default();
         }
-        // Cleared in order, so all counts are when more seconds have passed than there are counts.
+        // Cleared in order, so if more seconds have passed than there are counts, all are cleared.
         self.second = self.second.max(second);
         &mut self.counts[Self::index(self.second)]
     }
@@ -332,7 +334,7 @@ mod tests {
     fn a_success_between_failures_keeps_it_closed() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
-        // One in three fails, four of them in a row at most: never half of them.
+        // One in three fails, at most four in a row, so never half.
         for round in 0..1_000_u64 {
             let now = now + Duration::from_millis(round * 10);
             let answers = round % 12 >= 4;
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_twenty_in_ten_seconds_open_it() {
+    fn half_in_ten_seconds_open_it() {
         let start = Instant::now();
         for (gap, opens_at) in [(Duration::from_millis(100), Some(19)), (Duration::from_millis(600), None)] {
             let mut breaker = CircuitBreaker::new(start, TIMEOUT);
@@ -366,14 +368,14 @@ mod tests {
         // Twenty were made, but four failed.
         assert_eq!(breaker.state(now), BreakerState::Closed);
         succeeds(&mut breaker, now);
-        // These are one wave, which is not enough.
+        // These are one wave, which isn't enough.
         let end = now + Duration::from_millis(1);
         assert!(!hanging.iter().take(5).any(|permit| breaker.failed(permit, end, CallFailure::Silent)));
         assert!(fails(&mut breaker, end));
     }
 
     #[test]
-    fn one_wave_of_failures_does_not_open_it_and_a_second_does() {
+    fn a_second_wave_of_failures_opens_it() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         // A hundred calls begin within less than one timeout, and all of them time out.
@@ -390,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_call_fails_for_all_its_requests() {
+    fn shared_calls_fail_for_all_requests() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         assert!(!fails(&mut breaker, now));
@@ -412,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_recovery_it_closes_within_five_seconds() {
+    fn it_closes_within_seconds_after_a_recovery() {
         let mut now = Instant::now();
         let mut breaker = opened(now);
         for _ in 0..20 {
@@ -423,10 +425,10 @@ mod tests {
         assert!(succeeds(&mut breaker, now));
     }
 
-    /// Redis loads its data for a minute, or has no memory until keys expire: each probe is answered at once. The
+    /// Redis loads its data for a minute, or has no memory until keys expire, and answers each probe at once. Once, the
     /// pauses grew to five seconds, as for a node that does not answer.
     #[test]
-    fn a_node_that_answers_with_an_error_is_probed_every_second() {
+    fn answered_errors_are_probed_every_second() {
         let mut now = Instant::now();
         let mut breaker = opened(now);
         for probe in 0..20 {
@@ -439,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_of_calls_before_a_change_are_ignored() {
+    fn outcomes_from_before_a_change_are_ignored() {
         let now = Instant::now();
         let mut breaker = CircuitBreaker::new(now, TIMEOUT);
         let old: Vec<_> = (0..20).map(|_| breaker.try_enter(now, 1).unwrap()).collect();
@@ -464,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_never_ends_makes_way_for_another() {
+    fn an_endless_probe_makes_way_for_another() {
         let now = Instant::now();
         let mut breaker = opened(now);
         let probe = breaker.try_enter(now + LONGEST_PAUSE, 1).unwrap();

@@ -1,5 +1,5 @@
-//! Contention, simulated: processes share one hot key of a key-value store, behind a network. By paused time and seeded
-//! random numbers, so each run is the same.
+//! Simulates contention: processes share one hot key in a key-value store, behind a network. Time is paused and random
+//! numbers are seeded, so each run is the same.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ struct ContendedServer {
 
 impl ContendedServer {
     async fn way(&self) {
-        // By up to a half more or less: nothing is in step.
+        // Varies by up to a half, so that no two clients are in step.
         sleep(drawn(self.one_way / 2) + self.one_way / 2).await;
     }
 }
@@ -71,7 +71,7 @@ impl KeyValue for ContendedServer {
     }
 }
 
-/// The outcome of the requests of all processes.
+/// The outcome for all processes' requests.
 #[derive(Debug, Default)]
 struct ContentionReport {
     decided: u64,
@@ -90,9 +90,9 @@ impl ContentionReport {
 struct Load {
     processes: u64,
     clients: u64,
-    /// Between the answer to a client and its next request, on average.
+    /// The average time between a client's answer and its next request.
     pause: Duration,
-    /// The time of a call, there and back.
+    /// A call's round-trip time.
     call: Duration,
     leases: bool,
 }
@@ -109,7 +109,7 @@ fn run(load: Load, seed: u64) -> ContentionReport {
 
 async fn contend(Load { processes, clients, pause, call, leases }: Load) -> ContentionReport {
     let server = Arc::new(ContendedServer { values: Mutex::default(), one_way: call / 2, calls: AtomicU64::new(0) });
-    // More than all clients ask for.
+    // More than all clients request.
     let bucket = TokenBucket::new(Quota::per_second(100_000_000));
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
     let end = Instant::now() + TIME;
@@ -159,8 +159,9 @@ fn at_a_hot_key(processes: u64, clients: u64, leases: bool) -> ContentionReport 
     report
 }
 
-/// Of 8, 16 and 32 processes, 8, 45 and 74 % of the decisions timed out with leases, and 29, 54 and 74 % without: a
-/// first lease of one saves no call where four requests wait for each, and after a timeout no lease was asked for.
+/// Once, with 8, 16 and 32 processes, 8, 45 and 74 % of the decisions timed out with leases, and 29, 54 and 74 %
+/// without: a first lease for one request saves no call where four requests wait for each, and after a timeout no lease
+/// was asked for.
 #[test]
 fn leases_start_under_load() {
     for processes in [8, 16, 32].into_iter().take(rounds(2, 3)) {
@@ -170,11 +171,10 @@ fn leases_start_under_load() {
     }
 }
 
-/// As the guide says, where each process has one client. Each swap that is applied makes all others of that moment
-/// fail, so no pause between the attempts makes these numbers much better: without pauses, they were 0, 3, 12, 30 and
-/// 53 %.
+/// Measures the guide's figures, where each process has one client. Each applied swap makes all others in flight fail,
+/// so no pause between the attempts makes these numbers much better: without pauses, they were 0, 3, 12, 30 and 53 %.
 #[test]
-fn without_leases_many_processes_share_the_swaps_of_a_key() {
+fn failures_without_leases_match_the_guide() {
     for (processes, most) in [(2, 40), (4, 100), (8, 250), (16, 450), (32, 700)].into_iter().take(rounds(4, 5)) {
         let report = at_a_hot_key(processes, 1, false);
         assert!(report.failed_per_mille() <= most, "{processes} processes: {report:?}");

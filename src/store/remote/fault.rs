@@ -1,4 +1,4 @@
-//! [`Fault`]: why a server gave no decision.
+//! [`Fault`]: why a server did not decide.
 
 use std::error::Error;
 use std::fmt;
@@ -7,18 +7,18 @@ use std::sync::Arc;
 use super::backend::GaveUp;
 use crate::values::LimiterError;
 
-/// Why a server gave no decision. Never a rejection. The [source](Error::source) of a [`LimiterError`].
+/// Why a server did not decide. A fault is never a rejection. It is the [source](Error::source) of a [`LimiterError`].
 ///
-/// Each store has its own kinds: see [`KindOfFault`].
+/// Each store has its own kinds, which implement [`KindOfFault`].
 #[derive(Clone, PartialEq, Eq)]
 pub struct Fault<K> {
     kind: K,
     detail: Option<Arc<str>>,
 }
 
-/// What can go wrong with a server. [`Display`](fmt::Display) is the message for people, with the cure.
+/// A kind of failure on a server. [`Display`](fmt::Display) is the message for people, with the remedy.
 ///
-/// The constants are the kinds of calls that this process gave up: see [`GaveUp`].
+/// The constants are the kinds for calls that this process gave up, see [`GaveUp`].
 pub trait KindOfFault: Copy + Eq + fmt::Display + Send + Sync + 'static {
     /// No answer came in time.
     const TIMED_OUT: Self;
@@ -28,46 +28,46 @@ pub trait KindOfFault: Copy + Eq + fmt::Display + Send + Sync + 'static {
     const BREAKER_OPEN: Self;
     /// No call was made, because too many were in flight.
     const TOO_MANY_IN_FLIGHT: Self;
-    /// The call was made from outside of a Tokio runtime.
+    /// The call was made from outside a Tokio runtime.
     const NO_RUNTIME: Self;
     /// The answer contradicts itself, or cannot be read.
     const UNINTELLIGIBLE: Self;
     /// Other processes changed the key each time before it was written.
     const CONTENTION: Self;
 
-    /// Whether a fault of this kind counts against the server in its circuit breaker: it says something of the server,
-    /// and not of one key or of this process.
+    /// Whether a fault of this kind counts against the server in its circuit breaker, that is, whether it concerns the
+    /// server, and not one key or this process.
     fn blames_server(self) -> bool;
 
-    /// Writes the message of a fault that has a detail.
+    /// Writes the message for a fault that has a detail.
     ///
     /// # Errors
     ///
-    /// Those of the formatter.
+    /// Returns the formatter's errors.
     fn write_with(self, detail: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self}: {detail}")
     }
 }
 
 impl<K: KindOfFault> Fault<K> {
-    /// A fault with a detail, such as the text that the server sent. It must not contain a key of a client.
+    /// A fault with a detail, such as the text that the server sent. It must not contain a client's key.
     pub fn new(kind: K, detail: impl Into<Arc<str>>) -> Self {
         Self { kind, detail: Some(detail.into()) }
     }
 
-    /// Returns what went wrong.
+    /// Returns the kind of fault.
     #[must_use]
     pub const fn kind(&self) -> K {
         self.kind
     }
 
-    /// Returns what else is known of it.
+    /// Returns the detail, if it has one.
     #[must_use]
     pub fn detail(&self) -> Option<&str> {
         self.detail.as_deref()
     }
 
-    /// Whether it counts against the server: see [`KindOfFault::blames_server`].
+    /// Whether it counts against the server, see [`KindOfFault::blames_server`].
     #[must_use]
     pub fn blames_server(&self) -> bool {
         self.kind.blames_server()
@@ -86,7 +86,7 @@ impl<K: KindOfFault> From<K> for Fault<K> {
     }
 }
 
-/// The fault of a call that this process gave up.
+/// Converts a call that this process gave up.
 impl<K: KindOfFault> From<GaveUp> for Fault<K> {
     fn from(reason: GaveUp) -> Self {
         match reason {
@@ -101,7 +101,7 @@ impl<K: KindOfFault> From<GaveUp> for Fault<K> {
     }
 }
 
-/// The fault is the source of the error.
+/// The fault becomes the error's source.
 impl<K: KindOfFault> From<Fault<K>> for LimiterError {
     fn from(fault: Fault<K>) -> Self {
         Self::new(fault.to_string()).with_source(fault)
@@ -117,7 +117,8 @@ impl<K: KindOfFault> fmt::Display for Fault<K> {
     }
 }
 
-// A `main` that returns the fault prints it by `Debug`: users should read the message there, too, and not its fields.
+// If `main` returns the fault, it is printed by `Debug`, and users should read the message there, too, in place of its
+// fields.
 impl<K: KindOfFault> fmt::Debug for Fault<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limiter_error_has_its_fault_as_source() {
+    fn the_fault_is_the_errors_source() {
         let error = LimiterError::from(Fault::new(Kind::Unreadable, "row 3"));
         let fault = error.source().and_then(|source| source.downcast_ref::<Fault<Kind>>()).unwrap();
         assert_eq!(fault.to_string(), "the server gave no decision: row 3");

@@ -16,7 +16,7 @@ use super::log;
 use crate::store::NodeHealth;
 use crate::util::lock::Lock;
 
-/// The circuit breaker of a node, and the number of calls in flight to it.
+/// A node's circuit breaker, and the number of calls in flight to it.
 #[derive(Debug)]
 pub struct CallGate {
     name: Arc<str>,
@@ -24,7 +24,7 @@ pub struct CallGate {
     in_flight: AtomicUsize,
 }
 
-/// The evidence of a call about its node.
+/// The evidence that a call gives about its node.
 #[allow(missing_debug_implementations, clippy::exhaustive_enums, reason = "who makes the call knows which it is")]
 #[derive(Clone, Copy)]
 pub enum Evidence<'a> {
@@ -32,7 +32,7 @@ pub enum Evidence<'a> {
     Healthy,
     /// With the reason, for the log.
     Failed(CallFailure, &'a dyn Display),
-    /// The outcome of the call did not become known.
+    /// The call's outcome did not become known.
     Unknown,
 }
 
@@ -44,7 +44,7 @@ impl CallGate {
         Arc::new(Self { name, breaker, in_flight: AtomicUsize::new(0) })
     }
 
-    /// The name of the node.
+    /// The node's name.
     pub const fn name(&self) -> &Arc<str> {
         &self.name
     }
@@ -54,27 +54,27 @@ impl CallGate {
         self.breaker.lock().is_failing()
     }
 
-    /// Notes that the node has answered a question that is no decision, such as a ping. Closes a breaker that opened
-    /// since no answer came.
+    /// Notes that the node has answered a request other than a decision, such as a ping. Closes the breaker if it
+    /// opened because no answer came.
     pub fn answered(&self) {
         if self.breaker.lock().answered() {
             log::breaker_closed(&self.name);
         }
     }
 
-    /// Notes a new connection: the node is asked soon.
+    /// Notes a new connection, so that the node is probed soon.
     pub fn connected(&self) {
         self.breaker.lock().connected(Instant::now());
     }
 
-    /// The state of the node, for metrics.
+    /// The node's state, for metrics.
     pub fn health(&self) -> NodeHealth {
         let breaker = self.breaker.lock().state(Instant::now());
         NodeHealth::new(Arc::clone(&self.name), breaker).with_in_flight(self.in_flight.load(Ordering::Relaxed))
     }
 
-    /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half of the time that is left: the
-    /// other half is for the call.
+    /// Takes a slot, and asks the breaker. If all slots are taken, waits for one for half the remaining time, because
+    /// the other half is for the call.
     pub async fn enter(self: &Arc<Self>, slots: Arc<Semaphore>, limits: CallLimits) -> Result<Watch, GaveUp> {
         let slot = match Arc::clone(&slots).try_acquire_owned() {
             Ok(slot) => slot,
@@ -97,7 +97,7 @@ impl CallGate {
     }
 }
 
-/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown: if it was the
+/// A call in flight. If it is dropped before its end, the call has panicked, or the outcome is unknown. If it was the
 /// probe, the breaker must not wait for it.
 #[derive(Debug)]
 pub struct Watch {
@@ -114,10 +114,10 @@ impl Watch {
         self.record(evidence);
     }
 
-    /// Gives the slot to another call: no caller waits for this one any more.
+    /// Gives the slot to another call, because no caller waits for this one any more.
     pub fn leave(&mut self) {
         if let Some(slot) = self.slot.take() {
-            // Before the slot is free: otherwise the next call would be counted beside this one.
+            // Before the slot is free, because otherwise the next call would be counted beside this one.
             self.gate.in_flight.fetch_sub(1, Ordering::Release);
             drop(slot);
         }
@@ -160,15 +160,16 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Tries to enter a gate all of whose slots are taken. Returns why it gave up, and after how long.
+    /// Tries to enter a gate whose slots are all taken. Returns why it gave up, and after how long.
     async fn give_up(gate: &Arc<CallGate>) -> (Option<GaveUp>, Duration) {
         let began = Instant::now();
         let limits = CallLimits { deadline: began + SECOND, requests: 1 };
         (gate.enter(Arc::new(Semaphore::new(0)), limits).await.err(), began.elapsed())
     }
 
+    /// While the breaker is open, they do not wait at all.
     #[tokio::test(start_paused = true)]
-    async fn a_slot_is_awaited_for_half_of_the_time_and_not_at_all_while_the_breaker_is_open() {
+    async fn slots_are_awaited_half_the_time() {
         let gate = CallGate::new("node".into(), SECOND);
         let (reason, after) = give_up(&gate).await;
         assert_eq!(reason, Some(GaveUp::TooManyInFlight));

@@ -1,8 +1,9 @@
-//! Decisions on keys of several limiters in one call, for servers that can make them.
+//! Decisions on several limiters' keys in one call, for servers that can make them.
 //!
-//! A transaction has a [`Claim`] of each limiter of a request, and gives the claims on one server to [`JointClaim`].
-//! That groups those that can share a call, and lets the server charge the first set of keys that all have room. Then
-//! each [`Member`] computes its decision from the state that was read, as for a call about its key alone.
+//! A transaction has a [`Claim`] for each of a request's limiters, and gives the claims on one server to
+//! [`JointClaim`]. It groups those that can share a call, and lets the server charge the first set of keys that all
+//! have room. Then each [`Member`] computes its decision from the state that was read, as for a call about its key
+//! alone.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -24,35 +25,35 @@ use crate::values::{
     Answers, Ask, Batching, Claim, Decision, Description, Formula, LimiterError, MemberAnswers, MemberDecision, Room,
 };
 
-/// A server that decides on several keys in one call, of limiters with any algorithms. Of the policies of a layer whose
-/// limiters are on one such server, a request then takes one call, and not one for each.
+/// A server that decides on several keys in one call, for limiters with any algorithms. If several policies in a layer
+/// have limiters on one such server, a request then takes one call for them together.
 ///
-/// It is a [`Backend`] first. A limiter makes a [part](JointCharge::part) of a call for each key, and reads the answer
+/// It is first a [`Backend`]. A limiter makes a [part](JointCharge::part) of a call for each key, and reads the answer
 /// in it; the parts of several limiters, which do not know each other's algorithms, are [decided](Self::decide)
 /// together.
 ///
 /// # Contract
 ///
-/// - [`decide`](Self::decide) is one atomic step: each key is charged as [`Transition::Charge`] of one request would
-///   charge it, or none is.
+/// - [`decide`](Self::decide) is one atomic step: either each key is charged as [`Transition::Charge`] would charge it
+///   for one request, or no key is.
 /// - A set of keys has room if each of its keys, by itself, would be charged at that time. A key that is banned, owes
-///   something or is used up has no room, and one that an operator allows has.
-/// - The first of the [`Alternatives`] that has room is charged, and nothing else is written. The limiters compute the
-///   choice again from the states in the parts: another one is [an error](GaveUp::Disagreement).
-/// - As for a [`Backend`]: no call is made twice, and none ends after its deadline.
+///   something or is used up does not have room. A key that an operator allows has room.
+/// - The first alternative that has room is charged, and nothing else is written. The limiters compute the choice again
+///   from the states in the parts, and a different choice is [an error](GaveUp::Disagreement).
+/// - As with a [`Backend`], no call is made twice, and every call ends before its deadline.
 ///
 /// `testing::check_joint_backend` (feature `test-util`) tests yours.
 ///
 /// [`Transition::Charge`]: super::Transition::Charge
 pub trait JointBackend: Sized + Send + Sync + 'static {
-    /// The arguments of a call about one key, of any algorithm, and the answer.
+    /// The arguments for a call about one key, under any algorithm, and the answer.
     type Part: Send;
 
-    /// The connection to the server, without what a single limiter has.
+    /// The connection to the server, without the parts of a single limiter.
     type Caller: Send + Sync;
 
-    /// Returns a number that no other server has in this process, such as the address of the connection: only keys on
-    /// one server can be in one call.
+    /// Returns a number that no other server has in this process, such as the connection's address, because only keys
+    /// on one server can be in one call.
     fn server(&self) -> usize;
 
     /// Returns when a call that begins now must have returned.
@@ -61,15 +62,15 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
     /// Returns the connection.
     fn caller(&self) -> Self::Caller;
 
-    /// Returns whether one call can be about both keys: they are different, and on one node.
+    /// Returns whether one call can be about both keys, that is, whether they are different, and on one node.
     fn can_share_a_call(&self, one: &Self::Part, other: &Self::Part) -> bool;
 
-    /// Charges one request to the first of the alternatives whose keys all have room, or to no key. Without
-    /// alternatives, it only reads. The parts have the answer then.
+    /// Charges one request to the first alternative whose keys all have room, or to no key. Without alternatives, it
+    /// only reads. The parts have the answer then.
     ///
     /// # Errors
     ///
-    /// As for [`Backend::apply`].
+    /// Like [`Backend::apply`].
     fn decide(
         caller: &Self::Caller,
         parts: &mut [&mut Self::Part],
@@ -77,8 +78,8 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
         limits: CallLimits,
     ) -> impl Future<Output = Result<JointAnswer, LimiterError>> + Send;
 
-    /// Returns whether this is the error of a call that the server did not carry out, because it does not have all of
-    /// the keys: then each key is decided in a call of its own. By default it is not.
+    /// Returns whether the server did not carry out the call that failed with this error, because it does not have all
+    /// the keys. Then each key is decided in its own call. Returns `false` by default.
     fn wants_single_keys(error: &LimiterError) -> bool {
         let _ = error;
         false
@@ -89,7 +90,7 @@ pub trait JointBackend: Sized + Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a backend writes all of it")]
 pub struct JointAnswer {
-    /// The number of the alternative that was charged, from 1 on; 0 if none was.
+    /// The number of the alternative that was charged, from 1 on; 0 if none was charged.
     pub charged: u32,
     /// The server's time.
     pub now: Timestamp,
@@ -97,17 +98,18 @@ pub struct JointAnswer {
     pub sent: Timestamp,
 }
 
-/// A [`JointBackend`] for limiters with this algorithm. [`Parts::joint`](super::Parts::joint) tells the store of it.
+/// A [`JointBackend`] for limiters with this algorithm. [`Parts::joint`](super::Parts::joint) announces it to the
+/// store.
 pub trait JointCharge<A: Algorithm>: Backend<A> + JointBackend {
-    /// Begins the part of a call that charges a key.
+    /// Begins a call's part that charges a key.
     fn part(&self, target: &Target<'_, A>, cost: u64) -> Self::Part;
 
-    /// Reads the answer in a part: the state before, as for [`Transition::Charge`](super::Transition::Charge) of one
+    /// Reads the answer in a part: the state before, as for [`Transition::Charge`](super::Transition::Charge) on one
     /// request.
     ///
     /// # Errors
     ///
-    /// If nothing can be concluded from it.
+    /// If the answer is inconclusive.
     fn read_part(&self, target: &Target<'_, A>, part: &Self::Part) -> Result<Applied<A::State>, LimiterError>;
 
     /// Whether the key in a part was only read, and stays under another quota than the target's. Then its state, which
@@ -134,9 +136,9 @@ struct Joiner<A: Algorithm, B> {
 }
 
 impl<A: Algorithm + Clone, B: JointCharge<A>> Batching for Joiner<A, B> {
-    /// Returns `None` if a lease pays, or if a call of the key's own would take one, since a call for several keys
-    /// takes no lease. Also returns `None` for a suspended quota, which needs no call, and for a quota that the server
-    /// cannot keep, so that the key's own call reports the error.
+    /// Returns `None` if a lease pays, or if the key's own call would take one, since a call for several keys takes no
+    /// lease. Also returns `None` for a suspended quota, which needs no call, and for a quota that the server cannot
+    /// keep, so that the key's own call reports the error.
     fn claim(&self, ask: &Ask<'_>) -> Option<Box<dyn Claim>> {
         if ask.is_suspended() {
             return None;
@@ -153,7 +155,7 @@ impl<A: Algorithm + Clone, B: JointCharge<A>> Batching for Joiner<A, B> {
     }
 }
 
-/// The part of a request for one of several limiters on the same server.
+/// One limiter's part of a request, for limiters on the same server.
 struct JointClaim<B: JointBackend>(Box<dyn Member<B>>);
 
 impl<B: JointBackend> Claim for JointClaim<B> {
@@ -161,7 +163,7 @@ impl<B: JointBackend> Claim for JointClaim<B> {
         self.0.backend().server()
     }
 
-    /// Makes one call if one node of the server has all keys, and otherwise one call after the other: when one is
+    /// Makes one call if one of the server's nodes has all keys, and otherwise one call after the other: when one is
     /// rejected, the earlier ones are refunded, and the later ones only report the units left. All calls together have
     /// one deadline.
     fn decide_all(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Pin<Box<dyn Future<Output = Answers> + Send>> {
@@ -198,8 +200,8 @@ impl<B: JointBackend> Claim for JointClaim<B> {
         })
     }
 
-    /// Makes one call, for the claims that can share one with the first: the others count as members with room. If they
-    /// could be chosen from in more ways than a call lists, the last of them are left out.
+    /// Makes one call, for the claims that can share one with the first. The others count as members with room. If
+    /// there are more ways to choose from them than a call lists, the last claims are left out.
     fn decide_by(
         self: Box<Self>,
         others: Vec<Box<dyn Claim>>,
@@ -228,7 +230,7 @@ impl<B: JointBackend> Claim for JointClaim<B> {
                     Ok(decided) => {
                         group.iter().zip(decided).for_each(|(index, member)| answers[*index] = Some(Ok(member)));
                     }
-                    // As above: then the first claim is decided alone.
+                    // As in `decide_all`, except that then the first claim is decided alone.
                     Err(error) if group.len() > 1 && B::wants_single_keys(&error) => {
                         group.truncate(1);
                         continue;
@@ -246,15 +248,15 @@ impl<B: JointBackend> Claim for JointClaim<B> {
 }
 
 impl<B: JointBackend> JointClaim<B> {
-    /// Returns the member of this claim and those of others of the same store, in their order.
+    /// Returns this claim's member and those from other claims on the same store, in their order.
     fn with(self: Box<Self>, others: Vec<Box<dyn Claim>>) -> Vec<Box<dyn Member<B>>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().expect("of the same store"));
         std::iter::once(self).chain(others).map(|claim| claim.0).collect()
     }
 }
 
-/// Decides on a group of members in one call, which charges the first of the alternatives that has room, or only reads
-/// if there are none. `choose` makes the same choice from the decision on each member by itself, and returns the
+/// Decides on a group of members in one call, which charges the first alternative that has room, or only reads if there
+/// are no alternatives. `choose` makes the same choice from the decision on each member by itself, and returns the
 /// indexes of the members to charge, if there is room.
 async fn decide_group<B: JointBackend>(
     members: &mut [Box<dyn Member<B>>],
@@ -293,7 +295,7 @@ async fn decide_group<B: JointBackend>(
     decided.collect()
 }
 
-/// Refunds the charges, the last one first, see [`Receipt`](crate::values::Receipt).
+/// Refunds the charges in reverse order, see [`Receipt`](crate::values::Receipt).
 fn roll_back<B: JointBackend>(members: &[Box<dyn Member<B>>], answers: &mut [Option<Answered>]) {
     for (member, answer) in members.iter().zip(answers).rev() {
         if let Some(Ok(decision)) = answer {
@@ -317,7 +319,7 @@ fn groups<B: JointBackend>(members: &[Box<dyn Member<B>>]) -> Vec<Vec<usize>> {
 
 /// One limiter's part of a request, without its algorithm in the type.
 trait Member<B: JointBackend>: Send {
-    /// The backend of its store.
+    /// Its store's backend.
     fn backend(&self) -> &B;
 
     /// Its part of a call.
@@ -329,26 +331,26 @@ trait Member<B: JointBackend>: Send {
     /// Reads the answer in the part.
     fn read_part(&mut self) -> Result<(), LimiterError>;
 
-    /// Returns the decision of this limiter by itself.
+    /// Returns this limiter's decision by itself.
     fn judge(&self) -> Decision;
 
     /// Records the outcome. Returns the decision: with a receipt for its refund if this member `is_charged`, and
     /// otherwise without a charge.
     fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp>;
 
-    /// Refunds the charge of a decision, if it has one, in the background. Returns the decision without the charge.
+    /// Refunds a decision's charge, if it has one, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
 
-    /// The error of a request that this process gave up.
+    /// Returns the error for a request that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError;
 }
 
-/// The member of a [`JointCharge`].
+/// A [`JointCharge`]'s member.
 struct KeyMember<A: Algorithm, B: JointCharge<A>> {
     query: KeyQuery<A, B>,
     cost: u64,
     part: B::Part,
-    /// What the last call has read.
+    /// The outcome that the last call has read.
     found: Applied<A::State>,
 }
 

@@ -18,16 +18,16 @@ use crate::store::{NodeHealth, SharingStats, quota_change};
 use crate::values::time::{Clock, Timestamp, Wall};
 use crate::values::{LimiterError, OverrideReason, Shape};
 
-/// A key-value store on a server, such as etcd, Consul, FoundationDB, a table of a database, or a service of your own.
+/// A key-value store on a server, such as etcd, Consul, FoundationDB, a database table, or your own service.
 pub trait KeyValue: Send + Sync + 'static {
     /// Why a call failed.
     type Error: Error + Send + Sync + 'static;
 
-    /// Reads a key; `None` if it holds nothing. Must return the last value that was written.
+    /// Reads a key. `None` if the key does not exist. Must return the value that was written last.
     fn get(&self, key: &str) -> impl Future<Output = Result<Option<Vec<u8>>, Self::Error>> + Send;
 
     /// Writes `new` if the key still holds `old`, in one atomic step, and returns whether it did. `None` stands for a
-    /// key without a value: as `new`, it deletes the key. The key may be forgotten after `lifetime`.
+    /// key without a value, so as `new`, it deletes the key. The key may be forgotten after `lifetime`.
     fn compare_and_swap(
         &self,
         key: &str,
@@ -37,26 +37,27 @@ pub trait KeyValue: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, Self::Error>> + Send;
 }
 
-/// Keeps the keys of one limiter in a [`KeyValue`] store, for any [portable](Portable) algorithm.
+/// Keeps one limiter's keys in a [`KeyValue`] store, for any [portable](Portable) algorithm.
 ///
 /// A complete program is in `examples/own_key_value_store.rs`.
 ///
 /// # Cost
 ///
-/// Two calls per decision: it reads, and swaps. A rejection only reads. When another process has changed the key in
-/// between, it reads and swaps again [after a short pause](super::Attempts); each time, one of the processes has made
-/// progress. If its swaps keep losing until the timeout, the decision fails with [`GaveUp::Contention`]. Requests of
-/// one process for one key share these calls, and [leases](super::RemoteStore::leasing) save most of them.
+/// A decision takes two calls: it reads, and swaps. A rejection only reads. When another process has changed the key in
+/// between, it reads and swaps again [after a short pause](super::Attempts); each time, one process has made progress.
+/// If its swaps keep losing until the timeout, the decision fails with [`GaveUp::Contention`]. One process's requests
+/// for one key share these calls, and [leases](super::RemoteStore::leasing) save most calls.
 ///
-/// A [ban](crate::Penalty#on-several-machines) and a [debt](crate::Policy::owe_shortfalls) take two calls, in the
-/// background, and so does an [override](crate::limiter::Override). A decision on a key that is banned, allowed or
-/// owes something reads it, as for any rejection.
+/// A [ban](crate::Penalty#on-several-machines), a [debt](crate::Policy::owe_shortfalls) and an
+/// [override](crate::limiter::Override) take two calls each, in the background. A decision on a key that is banned,
+/// allowed or owes something reads it, as for any rejection.
 ///
 /// # A hot key
 ///
-/// At most one swap of a key is applied in the time that a call takes. So processes that charge one key all the time
-/// need [leases](super::RemoteStore::leasing): from two processes on with calls of 4 ms, from four on with calls of 2
-/// ms. Decisions that fail with a timeout of 100 ms and calls of 4 ms (`src/store/remote/contention.rs`):
+/// At most one of a key's swaps is applied in the time that a call takes. So processes that charge one key all the time
+/// need [leases](super::RemoteStore::leasing): from two processes on if calls take 4 ms, from four on if they take 2
+/// ms. The table shows the share of decisions that fail with a timeout of 100 ms if calls take 4 ms
+/// (`src/store/remote/contention.rs`):
 ///
 /// | processes | 2 | 4 | 8 | 16 | 32 |
 /// |---|---|---|---|---|---|
@@ -69,19 +70,19 @@ pub trait KeyValue: Send + Sync + 'static {
 /// ε of the true time, then in an interval of length *t* up to burst + rate × (*t* + 2ε) is admitted: the differences
 /// grant their surplus once, and not per request. Keep the clocks synchronised (NTP), and ε far below the burst's time.
 ///
-/// If the writer's clock was more than a minute ahead of the reader's, the units that were used then count as used now.
-/// So no such clock locks a key for longer than its quota does. But two clocks that differ by more than a minute
-/// forgive each other's charges: keys that both processes serve are not limited.
+/// If the writer's clock was more than a minute ahead of the reader's, the units that were used then count as used now,
+/// so no such clock locks a key for longer than its quota does. But two clocks that differ by more than a minute
+/// forgive each other's charges, so keys that both processes serve are not limited.
 ///
 /// # Stored values
 ///
-/// The value of `NAME:TAG` is a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and the
-/// [bytes](Portable) of a state: at most 43 bytes, or 59 if its units do not fit into 32 bits. If the key is banned or
-/// owes more than it had left, or if an operator has banned or allowed it, the value is a byte 3, the clock, the ends
-/// of the ban, of the debt and of the allowance, a byte with the length of the operator's reason, the reason, and the
-/// bytes of a state, if there is one: at most 68 bytes and the reason, or 84.
+/// The value at `NAME:TAG` is a byte 2, the writer's clock in nanoseconds (8 bytes, big-endian), and a state's
+/// [bytes](Portable): at most 43 bytes, or 59 if its units do not fit into 32 bits. If the key is banned or owes more
+/// than it had left, or if an operator has banned or allowed it, the value is a byte 3, the clock, the times at which
+/// ban, debt and allowance end, a byte with the length of the operator's reason, the reason, and a state's bytes, if
+/// there is one: at most 68 bytes and the reason, or 84.
 ///
-/// All quotas fit, and values of both widths are read under each of them. If another quota has written a value, it is
+/// All quotas fit, and values in both widths are read under each quota. If another quota has written a value, it is
 /// converted, and used units stay used. If a key holds something else, that is an error, and nothing is overwritten;
 /// [reset](crate::limiter::Mode::Reset) deletes it.
 #[must_use]
@@ -91,12 +92,12 @@ pub struct KeyValueBackend<K, C = Wall> {
     lost_swaps: AtomicU64,
 }
 
-/// The keys of a [`KeyValue`] store as [`Records`], for limiters that are no algorithm's.
+/// A [`KeyValue`] store's keys as [`Records`], for limiters whose state does not belong to an algorithm.
 ///
 /// # Time
 ///
-/// As for a [`KeyValueBackend`](KeyValueBackend#time): processes decide by their own clocks, which must be
-/// synchronised.
+/// The time works as for a [`KeyValueBackend`](KeyValueBackend#time): processes decide by their own clocks, which must
+/// be synchronised.
 ///
 /// # Cost
 ///
@@ -109,10 +110,10 @@ pub struct KeyValueRecords<K, C = Wall> {
     clock: C,
 }
 
-/// The timeout of a decision, unless set otherwise.
+/// A decision's timeout, unless set otherwise.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The limit of calls in flight, unless set otherwise.
+/// The limit for calls in flight, unless set otherwise.
 const MAX_IN_FLIGHT: usize = 1_024;
 
 impl<K: KeyValue> KeyValueBackend<K> {
@@ -127,7 +128,7 @@ impl<K: KeyValue, C: Clock> KeyValueBackend<K, C> {
     ///
     /// # Panics
     ///
-    /// If one of them is zero.
+    /// If one argument is zero.
     #[track_caller]
     pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
         Self { keys: self.keys.bounded(timeout, max_in_flight), ..self }
@@ -152,7 +153,7 @@ impl<K: KeyValue, C: Clock> KeyValueRecords<K, C> {
     ///
     /// # Panics
     ///
-    /// If one of them is zero.
+    /// If one argument is zero.
     #[track_caller]
     pub fn bounded(self, timeout: Duration, max_in_flight: usize) -> Self {
         Self { calls: calls(&self.name, timeout, max_in_flight), ..self }
@@ -200,8 +201,8 @@ fn calls(name: &str, timeout: Duration, max_in_flight: usize) -> Calls {
     Calls::new(&format!("key-value store of {name}"), timeout, max_in_flight)
 }
 
-/// The first byte of a value. Behind it are the writer's clock, in nanoseconds, and the bytes of a state, which begin
-/// with a version of their own.
+/// A value's first byte. Behind it are the writer's clock, in nanoseconds, and a state's bytes, which begin with their
+/// own version.
 const STAMPED: u8 = 2;
 
 /// A clock that is ahead of the reader's by more is wrong.
@@ -216,12 +217,12 @@ fn split_time(bytes: &[u8]) -> Option<(Timestamp, &[u8])> {
     Some((Timestamp::from_nanos(u64::from_be_bytes(*nanos)), rest))
 }
 
-/// Splits a value into the time of its write, if that is known, the standing, and the bytes of the state.
+/// Splits a value into the time when it was written, if that is known, the standing, and the state's bytes.
 fn split(bytes: &[u8]) -> (Timestamp, Standing, &[u8]) {
     split_stamped(bytes).unwrap_or((Timestamp::ZERO, Standing::default(), bytes))
 }
 
-/// Splits a value that begins with a byte of this version; `None` for any other value.
+/// Splits a value that begins with a byte for this version. `None` for any other value.
 fn split_stamped(bytes: &[u8]) -> Option<(Timestamp, Standing, &[u8])> {
     let (first, rest) = bytes.split_first()?;
     let (written, rest) = split_time(rest)?;
@@ -240,7 +241,7 @@ fn split_stamped(bytes: &[u8]) -> Option<(Timestamp, Standing, &[u8])> {
     }
 }
 
-/// The reverse of [`split`].
+/// Reverses [`split`].
 fn join(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
     let times = [written, standing.banned_until, standing.owing_until, standing.allowed_until];
     let times = times.map(|time| time.as_nanos().to_be_bytes());
@@ -254,22 +255,22 @@ fn join(written: Timestamp, standing: Standing, state: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The value of a key.
+/// A key's value.
 struct KeyContent<A: Portable> {
     /// The standing, if it is in force. Otherwise [`Standing::NONE`].
     standing: Standing,
-    /// `None` if the key owes nothing. While it owes more than it had left: the state at the end of the debt.
+    /// `None` if the key owes nothing. While it owes more than it had left, this is the state at the end of the debt.
     state: Option<A::State>,
     /// If another quota has written the value: the algorithm under that quota.
     under: Option<A>,
-    /// The state as it is written, if it counts in another window than that: in the present one of another calendar.
+    /// The state as it is written, if it counts in another window than its own: in another calendar's present window.
     unmoved: Option<A::State>,
     /// Whether a charge writes the value even if it charges nothing.
     is_corrected: bool,
 }
 
 impl<A: Portable> KeyContent<A> {
-    /// The content of a key without a value.
+    /// The content for a key without a value.
     const NOTHING: Self =
         Self { standing: Standing::NONE, state: None, under: None, unmoved: None, is_corrected: false };
 
@@ -294,7 +295,7 @@ impl<A: Portable> KeyContent<A> {
             }
         };
         // Otherwise a converted state would be paid off at the old rate, and a state from the future never. No
-        // advertised wait would be true. And a state of another calendar would count in the window after next, too.
+        // advertised wait would be true. A state from another calendar would count in the window after next, too.
         let unmoved = match (algorithm.terms().shape(), &state) {
             (Some(Shape::CalendarWindow), Some(state)) if !is_ahead && writer.to_bytes(state) != bytes => {
                 writer.from_bytes(bytes, Timestamp::MAX).ok()
@@ -305,16 +306,16 @@ impl<A: Portable> KeyContent<A> {
         Ok(Self { standing, state, under, unmoved, is_corrected })
     }
 
-    /// Returns the outcome of a transition that charges nothing.
+    /// Returns the outcome for a transition that charges nothing.
     fn in_force(&self, algorithm: &A, now: Timestamp) -> Applied<A::State> {
         Applied { now, old: self.converted(algorithm, now), standing: self.standing, kept: None, charged: 0 }
     }
 
-    /// Returns the state as it counts under the quota of the question.
+    /// Returns the state as it counts under the question's quota.
     fn converted(&self, algorithm: &A, now: Timestamp) -> Option<A::State> {
         match &self.under {
             Some(under) => {
-                // Not at the end of a ban: an operator may lift it.
+                // Not at the end of a ban, because an operator may lift it.
                 quota_change::converted(algorithm, self.state?, &under.quota(), now.max(self.standing.owing_until))
             }
             None => self.state,
@@ -322,8 +323,8 @@ impl<A: Portable> KeyContent<A> {
     }
 }
 
-/// Moves the used units of a state from `written`, by a clock that was ahead, to `now`. Otherwise the key would be
-/// locked for the time by which that clock was ahead.
+/// Moves a state's used units from `written`, by a clock that was ahead, to `now`. Otherwise the key would be locked
+/// for the time by which that clock was ahead.
 fn used_now<A: Algorithm>(algorithm: &A, state: A::State, written: Timestamp, now: Timestamp) -> Option<A::State> {
     let left = algorithm.decide(Some(state), written, 0).0.remaining();
     let used = algorithm.max_cost().saturating_sub(left);
@@ -334,11 +335,11 @@ fn gave_up(reason: GaveUp) -> LimiterError {
     LimiterError::new(reason.to_string()).with_source(reason)
 }
 
-/// The new value of a key: a standing, a state, and the algorithm under whose quota the state is written.
+/// A key's new value: a standing, a state, and the algorithm under whose quota the state is written.
 type Written<'a, A> = (Standing, Option<<A as Algorithm>::State>, &'a A);
 
 impl<A: Portable> KeyContent<A> {
-    /// Applies a transition to the value of a key. Returns the outcome, and the new value if it changes.
+    /// Applies a transition to a key's value. Returns the outcome, and the new value if it changes.
     fn step<'a>(
         &'a self,
         algorithm: &'a A,
@@ -382,7 +383,7 @@ impl<A: Portable> KeyContent<A> {
 }
 
 impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
-    /// Reads, and swaps if something changes, until no other process was faster in between.
+    /// Reads, and swaps if something changes, until no other process has changed the key in between.
     async fn apply(
         &self,
         target: &Target<'_, A>,
@@ -396,7 +397,7 @@ impl<A: Portable, K: KeyValue, C: Clock> Backend<A> for KeyValueBackend<K, C> {
             let stored = self.keys.get(&key, limits).await?;
             let now = self.keys.clock.now();
             let kept = match transition {
-                // Also if the value cannot be read as a state.
+                // A reset works even if the value cannot be read as a state.
                 Transition::Reset => KeyContent::NOTHING,
                 _ => KeyContent::read(algorithm, stored.as_deref(), now)?,
             };
@@ -487,7 +488,7 @@ impl<K: KeyValue, C: Clock> Server for KeyValueRecords<K, C> {
     }
 }
 
-/// Clones share the store, its circuit breaker and the bound of calls in flight.
+/// Clones share the store, its circuit breaker and the bound on calls in flight.
 impl<K, C: Clone> Clone for KeyValueRecords<K, C> {
     fn clone(&self) -> Self {
         Self {

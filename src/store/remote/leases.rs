@@ -9,16 +9,16 @@ use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
 /// The leases that this process holds, one per key.
 ///
-/// The size of a lease follows the demand. A key with one request now and then gets no lease. The first lease is for
-/// the requests that wait for the call; each further one is twice as large if the last was spent in time. A lease takes
-/// at most half of the remaining units, so that other processes find some.
+/// A lease's size follows the demand. A key with one request now and then gets no lease. The first lease is for the
+/// requests that wait for the call; each further one is twice as large if the last was spent in time. A lease takes at
+/// most half the remaining units, so that other processes find some.
 pub(crate) struct Leases {
     held: KnownKeys<Lease>,
     most: u32,
     lifetime: Duration,
 }
 
-/// The cost of a request, and the quota of its key. A lease pays for requests that are alike in both.
+/// A request's cost, and its key's quota. A lease pays for requests that are alike in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Price {
     pub(crate) cost: u64,
@@ -28,11 +28,11 @@ pub(crate) struct Price {
 /// Units that were taken from one key in advance.
 #[derive(Clone, Copy)]
 pub(crate) struct Lease {
-    /// The price of each of its requests.
+    /// The price of each request.
     price: Price,
-    /// How many requests it was granted for.
+    /// The number of requests that it was granted for.
     granted: u32,
-    /// How many of them it still pays for.
+    /// The number of requests that it still pays for.
     left: u32,
     /// The number of requests that the call asked for. The next call asks for twice that number.
     size: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Lease {
     decision: Decision,
 }
 
-/// The part of a call that concerns leases, beside its own charge.
+/// The part in a call that concerns leases, beside its own charge.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
     /// Asks for units for this number of further requests.
@@ -60,13 +60,14 @@ pub(crate) enum LeaseAction {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unspent {
     pub(crate) requests: u32,
-    /// The price of each.
+    /// The price for each request.
     pub(crate) price: Price,
-    /// The receipt of the last of the charges.
+    /// The last charge's receipt.
     pub(crate) receipt: Receipt,
 }
 
-/// The [`since`](Lease::since) of the lease that paid for a request: a refund goes to this lease and not to the server.
+/// The [`since`](Lease::since) of the lease that paid for a request, so that a refund goes to this lease and not to the
+/// server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseReceipt(Timestamp);
 
@@ -88,7 +89,7 @@ impl Leases {
     /// key meanwhile, for up to 0.1 ms (Redis 7, `commandstats`). Other keys should not wait for longer.
     pub(crate) const MOST: u32 = 1_024;
 
-    /// Creates a set without leases, for leases of up to `most` requests each, which are spent within `lifetime`.
+    /// Creates a set without leases, for leases with up to `most` requests each, which are spent within `lifetime`.
     pub(crate) fn new(most: u32, lifetime: Duration) -> Self {
         Self { held: known_keys(), most, lifetime }
     }
@@ -111,7 +112,7 @@ impl Leases {
         Some(lease.decision(now))
     }
 
-    /// Whether a lease pays for requests of this price, or did and was spent in time: then the next call takes another.
+    /// Whether a lease pays for requests at this price, or did and was spent in time. Then the next call takes another.
     pub(crate) fn is_in_demand(&self, tag: KeyTag, price: Price, now: Timestamp) -> bool {
         self.held.get(tag).is_some_and(|lease| self.is_for(&lease, price, now))
     }
@@ -133,7 +134,7 @@ impl Leases {
                 return LeaseAction::More(0);
             }
             let affordable = u32::try_from(lease.decision.remaining() / 2 / price.cost).unwrap_or(u32::MAX);
-            // Where calls are slow, many requests wait for each: a lease of one would not save the next call.
+            // Where calls are slow, many requests wait for each, and a lease of one would not save the next call.
             let more = lease.size.saturating_mul(2).max(waiting).clamp(1, self.most).min(affordable);
             // If that call is granted nothing, no other call asks until this lease ends.
             lease.is_asked_for = more > 0;
@@ -142,24 +143,25 @@ impl Leases {
         action.unwrap_or(LeaseAction::More(0))
     }
 
-    /// Lets the next call ask for the lease that a failed call did not get. Otherwise one timeout would end the leases
-    /// of a key when they are needed most.
+    /// Lets the next call ask for the lease that a failed call did not get. Otherwise one timeout would end a key's
+    /// leases when they are needed most.
     pub(crate) fn ask_again(&self, tag: KeyTag) {
         self.held.change(tag, |lease| lease.is_asked_for = false);
     }
 
-    /// Stores the lease that a call was granted. An empty lease is stored, too: it shows that there is a demand.
+    /// Stores the lease that a call was granted. An empty lease is stored, too, because it shows that there is a
+    /// demand.
     pub(crate) fn hold(&self, tag: KeyTag, lease: Lease) {
         let is_stored = self.held.change(tag, |held| {
             if lease.size > 0 {
                 held.is_asked_for = false;
             }
-            // Leases are never added up: the units of a window are worth nothing in the next one.
+            // Leases are never added up, because a window's units are worth nothing in the next one.
             let stays = lease.left == 0 && lease.since < self.end_of(held);
             // Under another quota, the numbers mean something else.
             if stays && held.left == 0 && held.price.quota == lease.price.quota {
-                // A request that is returned is refunded by the receipt of its own charge. And the lease ends with the
-                // window that it was taken from: the later call may have been decided in the next one.
+                // A returned request is refunded by its own charge's receipt. And the lease ends with the window that
+                // it was taken from, because the later call may have been decided in the next one.
                 let receipt = held.decision.receipt();
                 let reset_after = held.decision.reset_after();
                 held.decision = lease.decision.with_receipt(receipt).with_reset_after(reset_after);
@@ -177,13 +179,13 @@ impl Leases {
         }
     }
 
-    /// Removes the lease of a key that was reset.
+    /// Removes a key's lease when the key was reset.
     pub(crate) fn forget(&self, tag: KeyTag) {
         self.held.remove(tag);
     }
 
-    /// Returns the units of a request to the lease that paid for it. They are forfeited if that lease was replaced or
-    /// has ended.
+    /// Returns a request's units to the lease that paid for it. They are forfeited if that lease was replaced or has
+    /// ended.
     pub(crate) fn return_to_lease(&self, tag: KeyTag, cost: u64, lease: LeaseReceipt, now: Timestamp) {
         self.held.change(tag, |held| {
             let has_paid = held.since == lease.0 && held.price.cost == cost;
@@ -193,9 +195,9 @@ impl Leases {
         });
     }
 
-    /// Returns when a lease ends: with its lifetime, or earlier with its window, since the units of a window are worth
-    /// nothing in the next one. The units of a bucket may be spent when the bucket is full again; therefore the
-    /// lifetime adds to the bound.
+    /// Returns when a lease ends: with its lifetime, or earlier with its window, since a window's units are worth
+    /// nothing in the next one. A bucket's units may be spent when the bucket is full again, and therefore the lifetime
+    /// adds to the bound.
     fn end_of(&self, lease: &Lease) -> Timestamp {
         let window = if lease.is_of_window { lease.decision.reset_after() } else { Duration::MAX };
         lease.since.saturating_add(self.lifetime.min(window))
@@ -203,8 +205,8 @@ impl Leases {
 }
 
 impl Lease {
-    /// Creates a lease for `left` requests of `price` each. The call asked for `size` requests at `since`; `decision`
-    /// is the decision on the last request that it was granted.
+    /// Creates a lease for `left` requests that cost `price` each. The call asked for `size` requests at `since`, and
+    /// `decision` is the decision on the last request that it was granted.
     pub(crate) const fn new(price: Price, left: u32, size: u32, decision: Decision, since: Timestamp) -> Self {
         Self { price, granted: left, left, size, is_asked_for: false, since, is_of_window: true, decision }
     }
@@ -252,7 +254,7 @@ mod tests {
         Decision::allow(100, remaining).with_reset_after(Duration::from_secs(60)).with_receipt(Receipt::new(7))
     }
 
-    /// Leases of up to ten requests, for a second.
+    /// Leases for up to ten requests, for a second.
     fn leases() -> Leases {
         Leases::new(10, Duration::from_secs(1))
     }
@@ -277,7 +279,7 @@ mod tests {
             assert_eq!(spend_all(&leases, 1, now), extra as usize);
         }
         assert_eq!(sizes, [0, 1, 2, 4, 8, 10, 10]);
-        // After a pause, the size starts at zero. A lease takes at most half of the remaining units.
+        // After a pause, the size starts at zero. A lease takes at most half the remaining units.
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(now + 1_000)), LeaseAction::More(0));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 8, granted(6), at_millis(now)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(now)), LeaseAction::More(3));
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_are_not_spent_in_time_are_refunded_once() {
+    fn unspent_units_are_refunded_once() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(3), 5, 8, granted(50), at_millis(0)));
         assert!(
@@ -299,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn remaining_includes_the_units_of_the_lease() {
+    fn remaining_includes_the_leased_units() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
         let decision = leases.spend(tag(), at_cost(2), at_millis(250)).unwrap();
@@ -308,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_returned_to_the_lease_that_paid_for_it() {
+    fn a_request_returns_to_its_lease() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
         let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at_millis(250)).unwrap().receipt().read().unwrap();
@@ -324,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_takes_back_at_most_its_grant() {
+    fn returns_to_a_lease_are_bounded() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(2), 4, 4, granted(50), at_millis(0)));
         let paid_by: LeaseReceipt = leases.spend(tag(), at_cost(2), at_millis(1)).unwrap().receipt().read().unwrap();
@@ -333,12 +335,13 @@ mod tests {
     }
 
     #[test]
-    fn a_receipt_of_the_server_is_not_read_as_one_of_a_lease() {
+    fn server_receipts_are_not_lease_receipts() {
         assert_eq!(Receipt::new(7).read::<LeaseReceipt>(), None);
     }
 
+    /// A new lease replaces the one before; they are not added up.
     #[test]
-    fn a_lease_ends_with_its_window_and_leases_are_not_added_up() {
+    fn a_lease_ends_with_its_window() {
         let leases = leases();
         let ends_soon = Decision::allow(10, 8).with_reset_after(Duration::from_millis(300));
         leases.hold(tag(), Lease::new(at_cost(1), 2, 2, ends_soon, at_millis(0)));
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn a_returned_request_is_refunded_by_the_receipt_of_its_own_charge() {
+    fn returned_requests_keep_their_own_receipt() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 1, 1, granted(90), at_millis(0)));
         let lease = leases.spend(tag(), at_cost(1), at_millis(1)).unwrap().receipt().read().unwrap();
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_outlives_the_debt_of_its_bucket() {
+    fn a_lease_outlives_its_buckets_debt() {
         let leases = leases();
         let bucket = TokenBucket::new(Quota::per_second(1_000));
         let full_soon = granted(90).with_reset_after(Duration::from_millis(5));
@@ -383,7 +386,7 @@ mod tests {
 
     /// The later call is made in the lease's window, and decided in the next, which ends in a minute.
     #[test]
-    fn a_later_call_does_not_carry_a_lease_into_the_next_window() {
+    fn later_calls_do_not_extend_a_lease() {
         let leases = leases();
         let window_ends = granted(90).with_reset_after(Duration::from_millis(800));
         leases.hold(tag(), Lease::new(at_cost(1), 1, 1, window_ends, at_millis(0)));
@@ -393,15 +396,15 @@ mod tests {
         assert!(leases.spend(tag(), at_cost(1), at_millis(850)).is_none());
     }
 
-    /// As documented for `RedisStore::leasing`; less on 32 bits.
+    /// The figure that `RedisStore::leasing` documents. It is less on 32 bits.
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn leases_take_up_to_eleven_tenths_of_a_mebibyte() {
+    fn leases_take_the_documented_memory() {
         assert_eq!((10 * KnownKeys::<Lease>::size_of(SETS)).div_ceil(1 << 20), 11);
     }
 
     #[test]
-    fn a_key_is_in_demand_until_its_lease_ends_even_if_the_lease_is_spent() {
+    fn spent_leases_keep_their_key_in_demand() {
         let leases = leases();
         assert!(!leases.is_in_demand(tag(), at_cost(1), at_millis(0)));
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(0)));
@@ -413,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_concurrent_calls_asks_for_more() {
+    fn one_concurrent_call_asks_for_more() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at_millis(0)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(1)), LeaseAction::More(4));
@@ -425,10 +428,10 @@ mod tests {
         assert_eq!(leases.next_action(tag(), at_cost(1), 1, at_millis(3)), LeaseAction::More(4));
     }
 
-    /// With 32 processes at one key, most calls time out. Each timeout ended the leases of its process for their
+    /// With 32 processes at one key, most calls time out. Once, each timeout ended its process's leases for their
     /// lifetime.
     #[test]
-    fn the_call_after_a_failed_one_asks_for_the_same_lease() {
+    fn the_next_call_retries_a_failed_lease() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 2, granted(90), at_millis(0)));
         for _ in 0..3 {
@@ -439,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_is_at_least_for_the_requests_that_wait_for_the_call() {
+    fn a_lease_covers_the_waiting_requests() {
         let leases = leases();
         leases.hold(tag(), Lease::new(at_cost(1), 0, 0, granted(90), at_millis(0)));
         assert_eq!(leases.next_action(tag(), at_cost(1), 7, at_millis(1)), LeaseAction::More(7));
@@ -450,13 +453,13 @@ mod tests {
             LeaseAction::More(10),
             "never more than `most`"
         );
-        // And at most half of the remaining units.
+        // The lease is still for at most half the remaining units.
         leases.hold(tag(), Lease::new(at_cost(1), 10, 10, granted(6), at_millis(2)));
         assert_eq!(spend_all(&leases, 1, 3), 10);
         assert_eq!(leases.next_action(tag(), at_cost(1), 7, at_millis(3)), LeaseAction::More(3));
     }
 
-    /// Holds the lease of a counterexample. Returns also its price and the present instant.
+    /// Holds a counterexample's lease. Returns also its price and the present instant.
     fn held(case: &Counterexample) -> (Leases, Price, Timestamp) {
         let [lifetime, reset] = ["lifetime", "reset"].map(|span| Duration::from_nanos(case.number(span)));
         let leases = Leases::new(case.number_or("most", Leases::MOST), lifetime);

@@ -1,4 +1,4 @@
-//! [`LimiterKeys`]: the keys of one limiter on a server, and the requests of this process that change them.
+//! [`LimiterKeys`]: one limiter's keys on a server, and this process's requests that change them.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use super::records::Turns;
 use super::tag::{KeyTag, Tags};
 use crate::values::PartitionKey;
 
-/// The keys of one limiter. Shared by all requests of this process.
+/// One limiter's keys. All this process's requests share them.
 pub(crate) struct LimiterKeys {
     limiter: Box<str>,
     tags: Tags,
@@ -15,7 +15,7 @@ pub(crate) struct LimiterKeys {
     line: Line,
 }
 
-/// A key of a limiter on a server, for a step such as [`InFlight::take`](super::InFlight::take).
+/// A limiter's key on a server, for a step such as [`InFlight::take`](super::InFlight::take).
 #[derive(Clone, Copy)]
 pub struct RemoteKey<'a> {
     keys: &'a LimiterKeys,
@@ -23,7 +23,7 @@ pub struct RemoteKey<'a> {
 }
 
 impl LimiterKeys {
-    /// The keys of the limiter that is called `limiter`, with the secret of their hashes.
+    /// The keys of the limiter that is called `limiter`, with the secret for their hashes.
     pub(crate) fn new(secret: &[u8], limiter: &str) -> Self {
         Self { limiter: limiter.into(), tags: Tags::new(secret), turns: Turns::default(), line: Line::default() }
     }
@@ -32,7 +32,7 @@ impl LimiterKeys {
         &self.limiter
     }
 
-    /// The hashes of its keys.
+    /// Its keys' hashes.
     pub(crate) const fn tags(&self) -> &Tags {
         &self.tags
     }
@@ -45,47 +45,47 @@ impl LimiterKeys {
         RemoteKey { keys: self, tag }
     }
 
-    /// Returns the name of a record that is no key's. No tag is as short as the begin of an item.
+    /// Returns the name for a record that does not belong to a key. Every tag is longer than the beginning of an item.
     pub(crate) fn item(&self, item: &str) -> String {
         format!("{}:{item}", self.limiter)
     }
 
-    /// The requests of this process that change records of the limiter.
+    /// This process's requests that change the limiter's records.
     pub(crate) const fn turns(&self) -> &Turns {
         &self.turns
     }
 }
 
 impl<'a> RemoteKey<'a> {
-    /// Returns the name of the limiter.
+    /// Returns the limiter's name.
     #[must_use]
     pub fn limiter(&self) -> &'a str {
         &self.keys.limiter
     }
 
-    /// Returns the hash that stands for the client's key: half of a SHA-256, with the secret of the server. So no text
-    /// from a client ever reaches the server.
+    /// Returns the hash that stands for the client's key: half of a SHA-256, with the server's secret. So no text from
+    /// a client ever reaches the server.
     #[must_use]
     pub const fn tag(&self) -> KeyTag {
         self.tag
     }
 
-    /// Returns the name of its record, `LIMITER:HASH:KIND`. `kind` separates the records of a key.
+    /// Returns the name of its record, `LIMITER:HASH:KIND`. `kind` separates a key's records.
     pub(crate) fn record(&self, kind: char) -> String {
         self.record_of(kind, "")
     }
 
-    /// Returns the name of one of several records of a kind.
+    /// Returns the name of one of several records with this kind.
     pub(crate) fn record_of(&self, kind: char, part: impl fmt::Display) -> String {
         format!("{}:{}:{kind}{part}", self.keys.limiter, self.tag)
     }
 
-    /// The requests of this process that change records of the limiter.
+    /// This process's requests that change the limiter's records.
     pub(crate) const fn turns(&self) -> &'a Turns {
         &self.keys.turns
     }
 
-    /// The requests of this process that wait for reservations in a queue.
+    /// This process's requests that wait for reservations in a queue.
     pub(super) const fn line(&self) -> &'a Line {
         &self.keys.line
     }

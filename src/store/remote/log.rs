@@ -1,4 +1,4 @@
-//! The log lines about the nodes of a server, one function each. Each transition is logged.
+//! The log lines about a server's nodes, one function each. Each transition is logged.
 
 #![cfg_attr(not(feature = "tracing"), allow(unused_imports, unused_variables))]
 

@@ -1,24 +1,25 @@
-//! Budgets on a server of your own, shared by many processes: the parts of a store that do not depend on its server.
+//! Budgets on your own server, shared by many processes: the parts of a store that do not depend on its server.
 //!
 //! - For a key-value store that can compare and swap, implement [`KeyValue`]: two methods.
 //! - For a server that can apply a whole transition by itself, as a script or a conditional write, implement
 //!   [`Backend`].
 //!
-//! Limits that are no algorithm's, such as requests in flight, queues and balances, are kept as [`Records`]. A server
-//! that can make their steps by itself implements [`InFlight`], [`Departures`] and [`Accounts`]. All are a [`Server`].
+//! Limits whose state does not belong to an algorithm, such as requests in flight, queues and balances, are kept as
+//! [`Records`]. A server that can make their steps by itself implements [`InFlight`], [`Departures`] and [`Accounts`].
+//! Each of them is a [`Server`].
 //!
 //! In either case [`RemoteStore`] does the rest, as it does for
-//! [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). The path of a
-//! request:
+//! [`RedisStore`](https://docs.rs/tower-sluice-redis/latest/tower_sluice_redis/struct.RedisStore.html). A request's
+//! path:
 //!
 //! 1. `table`, which a limiter makes from the settings in `store`, answers from a lease (`leases`) or from the
-//!    `negative_cache`; both map the `tag` of a key to the knowledge about it.
+//!    `negative_cache`; both map a key's `tag` to the knowledge about it.
 //! 2. Otherwise it makes a `query`, which `single_flight` lets share a call with others for its key.
-//! 3. The [`backend`](Backend) makes the call, within the bounds of [`Calls`] unless it has its own, through the `gate`
-//!    of its node, which has a `circuit_breaker` with the pauses of `backoff`. Where other processes change the key in
+//! 3. The [`backend`](Backend) makes the call, within the bounds that [`Calls`] sets unless it has its own, through its
+//!    node's `gate`, which has a `circuit_breaker` that pauses by `backoff`. If other processes change the key in
 //!    between, it makes several [`Attempts`].
 //!
-//! A ban, an allowance or a debt of a key is its [`Standing`], which is kept and read with its state.
+//! A key's ban, allowance or debt is its [`Standing`], which is kept and read with its state.
 //!
 //! A backend may have more parts: it decides on several keys in one call ([`JointCharge`]), enters charges by hand with
 //! their references ([`ChargeByHand`]), or decides on free retries in the call that charges ([`ChargeRetries`]).

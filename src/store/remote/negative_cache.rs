@@ -7,44 +7,44 @@ use super::tag::{KeyTag, KnownKeys, known_keys};
 use crate::values::Decision;
 use crate::values::time::Timestamp;
 
-/// The states of keys from which nothing could be taken. They reject requests without a call, and never admit one.
+/// The states that keys had when nothing could be taken. They reject requests without a call, and never admit one.
 ///
 /// A key's debt grows by the charges of others and shrinks with time alone. So a known state implies an instant until
 /// which the server would certainly reject, and until then it need not be asked.
 ///
 /// # Staleness
 ///
-/// A refund or a reset by another process may free units that this process does not know of: until it does, it rejects
-/// requests that the server would admit. So the first request that finds an entry older than `VERIFY_EVERY` verifies
-/// it by a call, while the others are still rejected. A key with steady requests is thus rejected wrongly for up to
-/// `VERIFY_EVERY` and the time of one call. If verifying calls fail, one is made every `VERIFY_EVERY`, and the
-/// entry is ignored from `MAX_AGE` on.
+/// A refund or a reset by another process may free units without the knowledge of this one. Until it asks again, it
+/// rejects requests that the server would admit. So the first request that finds an entry older than `VERIFY_EVERY`
+/// verifies it by a call, while the others are still rejected. A key with steady requests is thus rejected wrongly for
+/// up to `VERIFY_EVERY` and one call's time. If verifying calls fail, one is made every `VERIFY_EVERY`, and the entry
+/// is ignored from `MAX_AGE` on.
 ///
 /// # Clocks
 ///
 /// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
-/// which measures the age of an entry. They may show different times, but must run at the same rate within one part in
-/// `DRIFT_DIVISOR`, which also says what a greater difference costs. If the server's clock is stepped, or this
-/// machine is suspended, entries may be wrong for the time under *Staleness*.
+/// which measures an entry's age. They may show different times, but must run at the same rate within one part in
+/// `DRIFT_DIVISOR`, which also says what a greater difference costs. If the server's clock is stepped, or this machine
+/// is suspended, entries may be wrong for the time under *Staleness*.
 pub(crate) struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,
-    /// For each group of keys, the first nanosecond after one of them was last forgotten: the answer to a call that was
-    /// sent earlier is not stored.
+    /// For each group of keys, the first nanosecond after one was last forgotten. The answer to a call that was sent
+    /// earlier is not stored.
     forgotten: Box<[AtomicU64; GROUPS]>,
 }
 
-/// The number of groups, whose times take 2 KiB. A group is forgotten as one: the answers to the calls in flight for
-/// one in 256 other keys are not stored either, which costs each of these keys one more call.
+/// The number of groups, whose times take 2 KiB. A group is forgotten as one, so the answers to calls in flight for one
+/// in 256 other keys are not stored either, which costs each such key one more call.
 const GROUPS: usize = 256;
 
-/// How long an entry is used before one request verifies it: a key that is used up costs two calls per second.
+/// How long an entry is used before one request verifies it, so a key that is used up costs two calls per second.
 const VERIFY_EVERY: Duration = Duration::from_millis(500);
 
 /// Two clocks drift apart by at most one part in this number, if each is off by at most 500 parts per million. This is
 /// the slew rate of `adjtime`, by which `ntpd -x` corrects an offset. Other daemons slew faster, `chronyd` by up to
 /// 83,333 parts per million unless it is configured (`maxslewrate`). While it does, a key may be rejected for too long,
-/// or a wait be too short, by the same part of the entry's age: by 42 ms at `VERIFY_EVERY`. The server decides as
-/// ever.
+/// or a wait be too short, by the same part of the entry's age, which is 42 ms at `VERIFY_EVERY`. The server's own
+/// decisions stay exact.
 const DRIFT_DIVISOR: u32 = 1_000;
 
 /// An entry beyond this age is ignored, in case the calls that should have verified it failed.
@@ -54,19 +54,19 @@ const MAX_AGE: Duration = Duration::from_secs(60);
 struct KnownEntry<S> {
     state: S,
     observed: Observation,
-    /// When it was verified, or a request set out to verify it.
+    /// When it was verified, or when a request set out to verify it.
     verified: Timestamp,
 }
 
-/// A reading of the server's clock, made between two readings of ours.
+/// A reading of the server's clock, made between two readings on ours.
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "who calls the server writes all of it")]
 pub struct Observation {
-    /// What the server's showed.
+    /// The server's clock.
     pub server: Timestamp,
-    /// What ours showed before.
+    /// Our clock before the call.
     pub sent: Timestamp,
-    /// And after.
+    /// Our clock after the answer.
     pub answered: Timestamp,
 }
 
@@ -99,13 +99,13 @@ impl<S: Copy> KnownEntry<S> {
 }
 
 impl<S: Copy> NegativeCache<S> {
-    /// An empty one.
+    /// Makes an empty cache.
     #[allow(clippy::new_without_default, reason = "it takes a mebibyte")]
     pub(crate) fn new() -> Self {
         Self { entries: known_keys(), forgotten: Box::new(std::array::from_fn(|_| AtomicU64::new(0))) }
     }
 
-    /// Returns the rejection that the server would answer, if that is certain; `rejected` computes it for a state and a
+    /// Returns the rejection that the server would answer, if that is certain. `rejected` computes it for a state and a
     /// time, if the request is rejected then. Returns `None` as well for the request that must verify the entry.
     ///
     /// A rejection is certain if even the latest time that the server's clock may show is too early. The advertised
@@ -137,14 +137,14 @@ impl<S: Copy> NegativeCache<S> {
         self.entries.get(tag)?.rejection(now, rejected)
     }
 
-    /// Records the answer to a call: stores the state of a key that is used up, and removes a key that is not.
+    /// Records the answer to a call: stores a used-up key's state, and removes any other key.
     pub(crate) fn note(&self, tag: KeyTag, used_up: Option<S>, observed: Observation) {
         match used_up {
             Some(state) => {
                 let entry = KnownEntry { state, observed, verified: observed.answered };
                 self.entries.update(tag, observed.answered, &KnownEntry::ends, |value| {
                     // A call that was sent before the key was forgotten is not evidence: an entry that is there by now
-                    // is from a later call, and stays. Read under the lock of the set: see `forget`.
+                    // is from a later call, and stays. Read under the set's lock, as `forget` explains.
                     if observed.sent.as_nanos() >= self.last_forgotten(tag).load(Ordering::Relaxed) {
                         *value = Some(entry);
                     }
@@ -164,9 +164,9 @@ impl<S: Copy> NegativeCache<S> {
         &self.forgotten[group]
     }
 
-    /// Removes a key whose debt has shrunk faster than by time, at this time of our clock.
+    /// Removes a key whose debt has shrunk faster than by time, at this time on our clock.
     pub(crate) fn forget(&self, tag: KeyTag, now: Timestamp) {
-        // Marked first, then removed under the lock of the set, under which `note` reads the mark and stores. If `note`
+        // Marked first, then removed under the set's lock, under which `note` reads the mark and stores. If `note`
         // locks the set first, its entry is removed here. If it locks the set second, the lock makes the mark visible,
         // and `note` does not store the answer to a call that was sent earlier. So the mark itself may be relaxed. In
         // the other order, an earlier answer could be stored between the removal and the mark.
@@ -193,7 +193,7 @@ mod tests {
         Timestamp::from_nanos(nanos)
     }
 
-    /// Our clock shows seconds since it was asked, the server's a thousand more.
+    /// Our clock counts seconds since the request, and the server's shows a thousand more.
     fn observed() -> Observation {
         Observation { server: at_nanos(1_000 * SECOND), sent: at_nanos(0), answered: at_nanos(SECOND / 10) }
     }
@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn rejects_for_as_long_as_the_server_certainly_would_and_advertises_no_wait_that_is_too_short() {
+    fn cached_rejections_and_waits_are_certain() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
         let (_, state) = bucket.decide(None, observed().server, 5);
         negative_cache.note(tag("a"), state, observed());
 
-        // One token is there when the server's clock shows 1,001: at our second 1 at the latest. By the advertised wait
+        // One token is free when the server's clock shows 1,001: at our second 1 at the latest. By the advertised wait
         // it is there at 1.1, since the answer may have been under way for 0.1 seconds; and 0.4 ms later, since our
         // clock may have run fast by one part in 1,000 for the 0.4 seconds since the answer.
         let rejected = |key, cost, now| rejected(&negative_cache, bucket, key, cost, now);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_no_longer_used_up_is_removed() {
+    fn a_refilled_key_is_removed() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
         let is_rejected = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_the_key_was_forgotten_is_not_stored() {
+    fn answers_from_before_forgetting_are_not_stored() {
         let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
         let negative_cache = NegativeCache::new();
         let is_rejected = || rejected(&negative_cache, bucket, "a", 5, 0).is_some();
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn one_request_verifies_a_stale_entry_and_the_others_are_rejected() {
+    fn one_request_verifies_a_stale_entry() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let negative_cache = NegativeCache::new();
         negative_cache.note(tag("a"), bucket.decide(None, observed().server, 1).1, observed());
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_keys_pushes_out_the_oldest() {
+    fn a_flood_evicts_the_oldest_keys() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let negative_cache = NegativeCache::new();
         for number in 0..100_000_u64 {
@@ -300,14 +300,14 @@ mod tests {
             range.filter(|number| rejected(&negative_cache, bucket, &number.to_string(), 1, 100_000).is_some()).count()
         };
         assert_eq!(known(0..50_000), 0);
-        // A set that got five of these keys has lost one of them.
+        // A set that got five of these keys has lost one.
         assert!(known(99_000..100_000) > 980);
         assert_eq!(known(0..100_000), 8_192);
     }
 
-    /// As documented for `RedisStore`, which keeps a quota with each state, and for `SharedQueue`.
+    /// The figures that are documented for `RedisStore`, which keeps a quota with each state, and for `SharedQueue`.
     #[test]
-    fn it_takes_up_to_eleven_tenths_of_a_mebibyte_or_seven_without_quotas_and_bans() {
+    fn it_takes_the_documented_memory() {
         fn tenths<S: Copy>() -> usize {
             (10 * (KnownKeys::<KnownEntry<S>>::size_of(SETS) + size_of::<[AtomicU64; GROUPS]>())).div_ceil(1 << 20)
         }

@@ -1,4 +1,4 @@
-//! [`Parts`]: what a backend does beyond single decisions.
+//! [`Parts`]: operations that a backend offers beyond single decisions.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,11 @@ use super::query::StoreInner;
 use crate::algorithm::Algorithm;
 use crate::values::Description;
 
-/// What a backend does in one call beyond [`Backend::apply`]. Each part has a trait, which the backend implements.
+/// The operations that a backend does in one call beyond [`Backend::apply`]. Each part has a trait, which the backend
+/// implements.
 ///
-/// A part that is not named here is not used. Without any, each process decides on one key at a time, and has its own
-/// references; free retries are [records](super::RemoteStore::records), or each process has its own, too.
+/// A part that is not named here is not used. If no part is named, each process decides on one key at a time, and has
+/// its own references; free retries are [records](super::RemoteStore::records), or each process has its own, too.
 #[must_use]
 pub struct Parts<A: Algorithm, B> {
     joint: Option<Describe<A, B>>,
@@ -22,18 +23,18 @@ pub struct Parts<A: Algorithm, B> {
     by_hand: Option<Describe<A, B>>,
 }
 
-/// Adds a part to the description of a limiter.
+/// Adds a part to a limiter's description.
 type Describe<A, B> = fn(&Arc<StoreInner<<A as Algorithm>::State, B>>, &A, Description) -> Description;
 
 impl<A: Algorithm, B> Parts<A, B> {
-    /// None of them.
+    /// Names no part.
     pub const fn none() -> Self {
         Self { joint: None, free_retries: None, by_hand: None }
     }
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> Parts<A, B> {
-    /// Decides on keys of several limiters. Otherwise, a layer makes a call for each policy.
+    /// Decides on several limiters' keys. Otherwise, a layer makes a call for each policy.
     pub const fn joint(self) -> Self
     where
         B: JointCharge<A>,
@@ -58,7 +59,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> Parts<A, B> {
         Self { by_hand: Some(by_hand::describe), ..self }
     }
 
-    /// Describes a limiter of this backend.
+    /// Describes a limiter with this backend.
     pub(super) fn describe(
         self,
         limiter: &Arc<StoreInner<A::State, B>>,

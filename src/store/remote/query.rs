@@ -1,13 +1,12 @@
-//! The requests of one limiter to its server: decided without a call, in a shared call, or in a call of their own.
+//! One limiter's requests to its server: decided without a call, in a shared call, or in their own call.
 //!
-//! A request is decided by the first of these that has an answer:
+//! A request is decided by the first step that has an answer:
 //!
 //! 1. [`spend_lease`](KeyQuery::spend_lease): units that were taken in advance pay for it.
 //! 2. [`cached_rejection`](KeyQuery::cached_rejection): the negative cache knows that its key is used up, banned or in
 //!    debt.
-//! 3. [`decide_coalesced`](KeyQuery::decide_coalesced): a call of its own, or, while a call for the key is in flight,
-//!    the next call, which all requests share that come meanwhile. (`decide_alone`, if the store is set to share no
-//!    calls.)
+//! 3. [`decide_coalesced`](KeyQuery::decide_coalesced): its own call, or, while a call for the key is in flight, the
+//!    next call, which all requests share that come meanwhile. (`decide_alone`, if the store is set to share no calls.)
 //!
 //! A decision by a call goes through these functions, from the outside in:
 //!
@@ -39,25 +38,25 @@ use crate::store::{MemoryTable, quota_change};
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, Decision, LimiterError, PartitionKey, Quota, Receipt};
 
-/// The parts of a table that the requests of one limiter share.
+/// The parts of a table that one limiter's requests share.
 pub(crate) struct StoreInner<S, B> {
-    /// What knows the server.
+    /// The code that knows the server.
     pub(crate) backend: B,
     pub(super) tags: Tags,
     pub(super) fallback: MemoryTable<S>,
     pub(super) negative_cache: NegativeCache<CachedState<S>>,
     pub(super) single_flight: Arc<SingleFlight<Answered>>,
     pub(super) leases: Option<Leases>,
-    /// See [`SharingStats`](crate::store::SharingStats).
+    /// The table's number in [`SharingStats`](crate::store::SharingStats).
     pub(super) number: u64,
 }
 
-/// The entry of a key in the negative cache: its state and standing when it last rejected a request.
+/// A key's entry in the negative cache: its state and standing when it last rejected a request.
 #[derive(Clone, Copy)]
 pub(crate) struct CachedState<S> {
-    /// The state. If the key has a standing, the state that it will have at the end of it.
+    /// The state. If the key has a standing, this is the state that it will have at the end.
     state: Option<S>,
-    /// The quota under which the state was read. The state of a bucket is in units of its rate.
+    /// The quota under which the state was read. A bucket's state is in units of its rate.
     quota: Quota,
     standing: Standing,
 }
@@ -67,13 +66,13 @@ pub(crate) type Answered = Result<Decision, LimiterError>;
 
 /// A request about one key, with everything that a task needs to make calls for it.
 pub(crate) struct KeyQuery<A: Algorithm, B> {
-    /// The parts that the requests of the limiter share.
+    /// The parts that the limiter's requests share.
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
     /// The algorithm, under the query's quota.
     pub(crate) algorithm: A,
-    /// The key's own quota; `None` if it has the limiter's.
+    /// The key's own quota. `None` if it has the limiter's.
     quota: Option<Quota>,
-    /// The quota of the limiter.
+    /// The limiter's quota.
     limiter: Quota,
     pub(crate) key: PartitionKey,
     /// The hash that stands for the key.
@@ -141,7 +140,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         cache.rejection(self.tag, Monotonic.now(), |cached, at| self.implied_rejection(cached, at, cost))
     }
 
-    /// Returns that rejection to a caller that verifies nothing: also by an entry that must be verified.
+    /// Like `cached_rejection`, but uses an entry even when it is due for verification, because this caller will not
+    /// call the server.
     pub(crate) fn peek_rejection(&self, cost: u64) -> Option<Decision> {
         if cost == 0 {
             return None;
@@ -150,8 +150,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         cache.peek(self.tag, Monotonic.now(), |cached, at| self.implied_rejection(cached, at, cost))
     }
 
-    /// Returns the rejection that an entry of the negative cache implies: by its standing, or by its state. A state
-    /// that was read under another quota implies no rejection: the server converts it.
+    /// Returns the rejection that an entry in the negative cache implies: by its standing, or by its state. A state
+    /// that was read under another quota implies no rejection, because the server converts it.
     fn implied_rejection(&self, cached: CachedState<A::State>, at: Timestamp, cost: u64) -> Option<Decision> {
         let state = cached.state.filter(|_| cached.quota == self.algorithm.quota());
         match cached.standing.decide(&self.algorithm, state, at, cost) {
@@ -175,7 +175,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.leases.as_ref()?.peek(self.tag, self.price(cost), Monotonic.now())
     }
 
-    /// Whether a lease pays for the request, or a call of its own would take a lease.
+    /// Whether a lease pays for the request, or its own call would take a lease.
     pub(crate) fn is_in_demand(&self, cost: u64) -> bool {
         self.inner
             .leases
@@ -184,7 +184,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Stores a lease after a call that has asked for units for `extra` further requests, and was granted units for
-    /// `left` of them; `last` is its last decision. An empty lease (`left` is zero) records the demand: if another
+    /// `left` of them; `last` is its last decision. An empty lease (`left` is zero) records the demand, so if another
     /// request comes soon, its call may take a lease.
     pub(crate) fn hold_lease(&self, cost: u64, left: u32, extra: u32, last: Decision, since: Timestamp) {
         if let Some(leases) = &self.inner.leases {
@@ -193,13 +193,13 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Decides in a call of its own.
+    /// Decides in its own call.
     pub(super) async fn decide_alone(&self, cost: u64, deadline: Instant) -> Answered {
         Ok(self.decide_batch(cost, 1, deadline).await?[0])
     }
 
-    /// Decides in a call of its own if no call for this key is in flight. Otherwise shares the next call with all
-    /// requests that come meanwhile.
+    /// Decides in its own call if no call for this key is in flight. Otherwise shares the next call with all requests
+    /// that come meanwhile.
     pub(crate) async fn decide_coalesced(self, cost: u64) -> Answered {
         let deadline = self.deadline();
         if self.inner.backend.is_failing(&self.target()) {
@@ -211,7 +211,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         match single_flight.join(FlightKey::on_this_runtime(self.tag, self.algorithm.quota()), cost, deadline) {
             Join::Leader(leader) => {
                 let answer = self.decide_alone(cost, deadline).await;
-                // Dropped only now: a rejection is in the negative cache, where the followers find it.
+                // Dropped only now, because a rejection is in the negative cache, where the followers find it.
                 drop(leader);
                 answer
             }
@@ -236,15 +236,15 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Runs as the task that answers the followers of the key, until all are answered.
+    /// Runs as the task that answers the key's followers, until all are answered.
     async fn collect(self, mut collector: Collector<Answered>) {
-        // If the leader's future is not polled, its call does not end. Then half of the timeout is left for a call.
+        // If the leader's future is not polled, its call does not end. Then half the timeout is left for a call.
         collector.await_leader(self.timeout() / 2).await;
         loop {
             let mut groups = collector.groups();
             let Some(last) = groups.pop() else { return };
-            // One group for each cost. They are answered concurrently: otherwise a client that chooses unusual costs
-            // would delay the others.
+            // One group for each cost. They are answered concurrently, because otherwise a client that chooses unusual
+            // costs would delay the others.
             let others: Vec<_> = groups.into_iter().map(|group| tokio::spawn(self.clone().answer(group))).collect();
             self.clone().answer(last).await;
             for other in others {
@@ -254,9 +254,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Answers followers of one cost, in as few calls as possible.
+    /// Answers followers with one cost, in as few calls as possible.
     async fn answer(self, Group { cost, followers }: Group<Answered>) {
-        // Requests that were cancelled by now are dropped: they are not charged, to a lease or on the server.
+        // Requests that were cancelled by now are dropped, so they are not charged, to a lease or on the server.
         let mut followers = followers.into_iter().filter(|follower| !follower.answer.is_closed()).peekable();
         while followers.peek().is_some() {
             if let Some(decision) = self.spend_lease(cost).or_else(|| self.peek_rejection(cost)) {
@@ -287,7 +287,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.inner.backend.timeout()
     }
 
-    /// Returns the error of a request that this process gave up.
+    /// Returns the error for a request that this process gave up.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         self.inner.backend.gave_up(reason)
     }
@@ -308,7 +308,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.apply(transition, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
-    /// Decides on `count` requests of the same cost, one after the other, in one round trip. If the key is in demand,
+    /// Decides on `count` requests with the same cost, one after the other, in one round trip. If the key is in demand,
     /// the same round trip takes a lease, or refunds one.
     async fn decide_batch(&self, cost: u64, count: u32, deadline: Instant) -> Result<Decisions, LimiterError> {
         let Some(leases) = self.inner.leases.as_ref().filter(|_| cost > 0) else {
@@ -320,8 +320,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             // Takes and refunds no units beside its own charge, so it needs no task.
             return self.clone().decide_with_lease(cost, count, action, deadline).await;
         }
-        // In a task, so that a lease, or the refund of one, is not lost if this request is cancelled. And not polled by
-        // the caller: others wait for this call too, and a caller may hold its future without polling it.
+        // In a task, so that a lease, or a lease's refund, is not lost if this request is cancelled. The caller does
+        // not poll the call itself, because others wait for this call too, and a caller may hold its future without
+        // polling it.
         let task = runtime.spawn(self.clone().decide_with_lease(cost, count, action, deadline));
         task.await.unwrap_or_else(|_| Err(self.gave_up(GaveUp::Cancelled)))
     }
@@ -347,14 +348,14 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             LeaseAction::Refund(Unspent { requests, price, receipt }) => {
                 let taken_by = self.with_quota(price.quota);
                 let units = price.cost.saturating_mul(requests.into());
-                // Polled first, so that it is sent first on the same connection: otherwise the units would be missing
+                // Polled first, so that it is sent first on the same connection; otherwise the units would be missing
                 // when the server decides.
                 tokio::join!(biased; taken_by.refund(units, receipt, deadline), call).1?
             }
         };
         // How many requests were admitted, and the decision on the last of them.
         let granted = decisions.iter().rposition(Decision::is_allowed).map(|last| (last + 1, decisions[last]));
-        // A charge that was not under the query's quota was for the waiting requests only: no lease is left.
+        // A charge under another quota was for the waiting requests only, so no lease is left.
         if let Some((admitted, last)) = granted.filter(|_| is_own_quota) {
             let left = u32::try_from(admitted).expect("as many as were asked for").saturating_sub(count);
             self.hold_lease(cost, left, extra, last, since);
@@ -363,7 +364,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Ok(decisions)
     }
 
-    /// Decides on `count` requests. The first `waiting` of them wait for the answer; the others are for a lease. Also
+    /// Decides on `count` requests. The first `waiting` requests wait for the answer; the others are for a lease. Also
     /// returns whether the decisions were made under the query's quota. If not, there are decisions on the waiting
     /// requests only.
     async fn charge_or_read(
@@ -375,7 +376,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     ) -> Result<(Decisions, bool), LimiterError> {
         let limits = CallLimits { deadline, requests: waiting };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
-            // Requests of cost 0, or above the maximum, charge nothing.
+            // Requests with cost 0, or above the maximum, charge nothing.
             let decision = self.decision_by_a_read(cost, limits).await?;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
@@ -388,8 +389,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.conclude(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
     }
 
-    /// Records the outcome of a charge of `count` requests. Returns the decisions on them, and whether they were made
-    /// under the query's quota.
+    /// Records the outcome when `count` requests were charged. Returns the decisions on them, and whether they were
+    /// made under the query's quota.
     pub(crate) fn conclude(
         &self,
         applied: &Applied<A::State>,
@@ -435,9 +436,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         kept_algorithm.as_ref().unwrap_or(&self.algorithm).decide(*old, *now, cost).0
     }
 
-    /// Records the outcome of a call that has charged nothing. Returns the decision on a request of cost 0, with the
-    /// numbers of the key. If the key `is_foreign`, it stays under another quota and pays its debt at the rate of that
-    /// quota, so its state is not recorded.
+    /// Records the outcome of a call that has charged nothing. Returns the decision on a request with cost 0, with the
+    /// key's numbers. If the key `is_foreign`, it stays under another quota and pays its debt at that quota's rate, so
+    /// its state is not recorded.
     pub(crate) fn note_unchanged(
         &self,
         applied: &Applied<A::State>,
@@ -453,8 +454,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.judge(applied, 0)
     }
 
-    /// Verifies a rejection that the negative cache implies, by a read, if a read is cheaper than a charge that is
-    /// rejected. Returns `None` if the key must be charged.
+    /// Verifies a rejection that the negative cache implies, by a read, if a read is cheaper than a rejected charge.
+    /// Returns `None` if the key must be charged.
     async fn rejection_by_a_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
@@ -464,7 +465,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         if let Some(decision) = self.decision_by_standing(&applied, seen, cost) {
             return Ok(Some(decision));
         }
-        // A state under another quota implies no rejection: the charge converts it.
+        // A state under another quota implies no rejection, because the charge converts it.
         let state = old.filter(|_| kept.is_none());
         let rejection = state.and_then(|state| self.rejection(state, now, cost));
         if rejection.is_some() {
@@ -482,7 +483,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records a standing that is in force.
     pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
-        // A lease is dropped: otherwise, requests would spend it although the key is banned or in debt.
+        // A lease is dropped, because otherwise, requests would spend it although the key is banned or in debt.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let cached = CachedState { state, quota: self.algorithm.quota(), standing };
         self.inner.negative_cache.note(self.tag, Some(cached), seen);
@@ -494,7 +495,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     }
 
     /// Decides by the outcome of a read. A state under another quota is converted to the query's quota. On the server,
-    /// the key stays under the other quota and pays its debt at that rate; so nothing is recorded.
+    /// the key stays under the other quota and pays its debt at that rate, so nothing is recorded.
     fn decision_of_read(&self, read: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = *read;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
@@ -507,8 +508,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.algorithm.decide(state, now, cost).0
     }
 
-    /// Records the outcome of a read in place of a charge of `cost`. Returns the decision on a request of cost 0, with
-    /// the numbers of the key.
+    /// Records the outcome of a read in place of a charge for `cost` units. Returns the decision on a request with cost
+    /// 0, with the key's numbers.
     pub(super) fn note_read(&self, read: &Applied<A::State>, seen: Observation, cost: u64) -> Decision {
         if read.standing.is_some() {
             self.learn_standing(read.standing, read.old, seen);
@@ -518,9 +519,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.decision_of_read(read, 0)
     }
 
-    /// Records the state of the key after an answer of the server: in the negative cache if it rejects requests of this
-    /// cost; otherwise, the key's entry there is removed. The entry has the state itself, which also implies the longer
-    /// waits of requests of a greater cost.
+    /// Records the key's state after the server's answer: in the negative cache if it rejects requests at this cost;
+    /// otherwise, the key's entry there is removed. The entry has the state itself, which also implies the longer waits
+    /// for requests at a greater cost.
     fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let quota = self.algorithm.quota();
@@ -535,7 +536,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         }
     }
 
-    /// Refunds in the background, by one call. Outside of a tokio runtime, refunds nothing.
+    /// Refunds in the background, by one call. Outside a Tokio runtime, refunds nothing.
     pub(crate) fn refund_in_background(self, cost: u64, receipt: Receipt) {
         self.inner.negative_cache.forget(self.tag, Monotonic.now());
         if let Ok(handle) = Handle::try_current() {
@@ -559,24 +560,24 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         Answer::Pending(Box::pin(async move { task.await.unwrap_or(Err(cancelled)) }))
     }
 
-    /// Decides by a call of its own, which charges nothing.
+    /// Decides by its own call, which charges nothing.
     pub(crate) async fn peek(self, cost: u64) -> Answered {
         self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
-    /// Returns the remaining units of a key under the quota that it was last charged under. If the key owes nothing,
-    /// the limiter's quota counts.
+    /// Returns a key's remaining units under the quota that it was last charged under. If the key owes nothing, the
+    /// limiter's quota counts.
     pub(crate) async fn look(self) -> Answered {
         Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
-    /// Bans or allows the key, or adds to its debt. Returns the decision on a request of cost 0.
+    /// Bans or allows the key, or adds to its debt. Returns the decision on a request with cost 0.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
         Ok(self.note_change(&applied, seen))
     }
 
-    /// Records the standing of the key after a change. Returns the decision on a request of cost 0.
+    /// Records the key's standing after a change. Returns the decision on a request with cost 0.
     pub(crate) fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
         if applied.standing.is_in_force(applied.now) {
             self.learn_standing(applied.standing, applied.old, seen);
@@ -586,7 +587,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         self.judge(applied, 0)
     }
 
-    /// Deletes the key, on the server and in the tables of this process.
+    /// Deletes the key, on the server and in this process's tables.
     pub(crate) async fn reset(self) -> Answered {
         let (applied, _) = self.apply_one(Transition::Reset).await?;
         let inner = &*self.inner;
@@ -599,7 +600,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Refunds on the server, by one call.
     async fn refund(&self, cost: u64, receipt: Receipt, deadline: Instant) {
         if !receipt.is_none() && cost > 0 {
-            // If the call fails, the charge stays: too little is admitted then, and never too much.
+            // If the call fails, the charge stays, so too little is admitted then, and never too much.
             let _ = self.apply(Transition::Refund { cost, receipt }, CallLimits { deadline, requests: 1 }).await;
         }
         // A rejection from before the refund may have been recorded meanwhile.

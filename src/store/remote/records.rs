@@ -1,4 +1,4 @@
-//! [`Records`]: small values on a server, each replaced as a whole, and what limiters make of them.
+//! [`Records`]: small values on a server, each replaced as a whole, and the changes that limiters make to them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -18,36 +18,36 @@ use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{LimiterError, PartitionKey};
 
-/// A server that keeps small values under names, and replaces a value only if nobody has changed it since it was read.
+/// A server that keeps small values under names, and replaces a value only if it has not changed since it was read.
 ///
-/// Limiters whose state is no [algorithm](crate::algorithm::Algorithm)'s work over any server that can do this:
-/// requests in flight, queues, balances, free retries. A [`KeyValue`](super::KeyValue) store is one by way of
-/// [`KeyValueRecords`](super::KeyValueRecords).
+/// Limiters whose state does not belong to an [algorithm](crate::algorithm::Algorithm) work over any server that can do
+/// this: requests in flight, queues, balances, free retries. A [`KeyValue`](super::KeyValue) store implements it by way
+/// of [`KeyValueRecords`](super::KeyValueRecords).
 ///
 /// # Contract
 ///
-/// - [`swap`](Self::swap) is one atomic step, whichever process makes it.
-/// - [`read`](Self::read) returns the value that was written last, and the time. Times of one record do not decrease:
-///   they are by the clock of the server, or by clocks that are kept synchronised.
-/// - A record is kept for its lifetime, and may be forgotten then. One that is forgotten earlier is a limit forgotten.
+/// - [`swap`](Self::swap) is one atomic step, whatever process makes it.
+/// - [`read`](Self::read) returns the value that was written last, and the time. One record's times do not decrease:
+///   they are by the server's clock, or by clocks that are kept synchronised.
+/// - A record is kept for its lifetime, and may be forgotten then. If a record is forgotten earlier, so is its limit.
 /// - A failure is an error. A swap that failed may have been applied, and is not sent again.
-/// - Both return before the deadline, also if the server does not answer: [`Calls`](super::Calls) sees to this.
+/// - Both return before the deadline, even if the server does not answer. [`Calls`](super::Calls) ensures this.
 ///
 /// `testing::check_records` (feature `test-util`) tests yours.
 pub trait Records: Server {
-    /// Reads a record. Names are short: the name of a limiter, and less than 64 characters of base64url, `:` and `-`.
+    /// Reads a record. Names are short: the limiter's name, and less than 64 characters of base64url, `:` and `-`.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer.
+    /// If the server does not answer.
     fn read(&self, name: &str, limits: CallLimits) -> impl Future<Output = Result<Record, LimiterError>> + Send;
 
-    /// Replaces the value of a record, if it is still `old`, and returns whether it was. `None` is no value: as `new`,
-    /// it deletes the record. The new value may be forgotten after `lifetime`; [`Duration::MAX`] is for ever.
+    /// Replaces a record's value, if it is still `old`, and returns whether it was. `None` stands for no value, so as
+    /// `new`, it deletes the record. The new value may be forgotten after `lifetime`; [`Duration::MAX`] is for ever.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer. Then the value may have been replaced.
+    /// If the server does not answer. Then the value may have been replaced.
     fn swap(
         &self,
         name: &str,
@@ -80,7 +80,7 @@ impl<R: Records> Records for Arc<R> {
 #[derive(Clone, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct Record {
-    /// The value; `None` if there is none, or if its lifetime is over.
+    /// The value. `None` if the record does not exist, or if its lifetime is over.
     pub value: Option<Vec<u8>>,
     /// The time, in nanoseconds since the Unix epoch.
     pub now: Timestamp,
@@ -93,11 +93,11 @@ impl fmt::Debug for Record {
     }
 }
 
-/// What a [change] makes of a record.
+/// The outcome of a step in a [change].
 pub(crate) enum Step<T> {
     /// Nothing is written.
     Leave(T),
-    /// This value replaces it, for so long; `None` deletes it.
+    /// This value replaces it, for this lifetime. `None` deletes it.
     Write(T, Option<Vec<u8>>, Duration),
 }
 
@@ -105,9 +105,9 @@ pub(crate) enum Step<T> {
 #[derive(Debug)]
 #[allow(clippy::exhaustive_enums, reason = "a step either may have been made, or has not")]
 pub enum Unchanged {
-    /// Certainly not: nothing was written.
+    /// It was certainly not made, so nothing was written.
     NotWritten(LimiterError),
-    /// It may have been, or may yet be: the answer did not come, or cannot be read.
+    /// It may have been made, or may yet be, because the answer did not come, or cannot be read.
     Unknown(LimiterError),
 }
 
@@ -122,18 +122,18 @@ impl From<Unchanged> for LimiterError {
 /// A change that was made.
 pub(crate) struct Changed<T> {
     pub(crate) result: T,
-    /// The time of the server by which it was computed.
+    /// The server's time by which it was computed.
     pub(crate) now: Timestamp,
 }
 
-/// The records of one limiter, and the requests of this process that change them.
+/// One limiter's records, and this process's requests that change them.
 pub(crate) struct LimiterRecords<R> {
     records: R,
     keys: LimiterKeys,
 }
 
 impl<R: Records> LimiterRecords<R> {
-    /// Keeps the keys of the limiter that is called `limiter`.
+    /// Keeps the keys for the limiter that is called `limiter`.
     pub(crate) fn new(records: R, limiter: &str) -> Self {
         let keys = LimiterKeys::new(records.secret(), limiter);
         Self { records, keys }
@@ -147,22 +147,22 @@ impl<R: Records> LimiterRecords<R> {
         self.keys.tag(key)
     }
 
-    /// The name of a key's record. `kind` separates the records of a key.
+    /// The name of a key's record. `kind` separates a key's records.
     pub(crate) fn name(&self, tag: KeyTag, kind: char) -> String {
         self.keys.key(tag).record(kind)
     }
 
-    /// The name of one of several records of a kind.
+    /// The name of one of several records with this kind.
     pub(crate) fn name_of_part(&self, tag: KeyTag, kind: char, part: impl fmt::Display) -> String {
         self.keys.key(tag).record_of(kind, part)
     }
 
-    /// The name of a record that is no key's.
+    /// The name of a record that does not belong to a key.
     pub(crate) fn item(&self, item: &str) -> String {
         self.keys.item(item)
     }
 
-    /// Makes a [change] of the record with this name, in its turn.
+    /// Makes a [change] to the record with this name, in its turn.
     pub(crate) async fn change_named<T>(
         &self,
         name: String,
@@ -173,11 +173,11 @@ impl<R: Records> LimiterRecords<R> {
     }
 }
 
-/// Reads a record, lets `step` decide, and writes what it returns; again, if another process was faster. Requests of
-/// this process for one record take turns, first come, first served, since they would only be faster than each other.
-/// Without turns, this goes before all that wait for theirs.
+/// Reads a record, lets `step` decide, and writes the value that it returns. Tries again if another process was faster.
+/// This process's requests for one record take turns, first come, first served, since otherwise they would only make
+/// each other's attempts fail. Without turns, this goes before all requests that wait for theirs.
 ///
-/// Two calls, or one if nothing is written.
+/// Takes two calls, or one if nothing is written.
 pub(crate) async fn change<R: Records, T>(
     records: &R,
     turns: Option<&Turns>,
@@ -207,13 +207,13 @@ pub(crate) async fn change<R: Records, T>(
     }
 }
 
-/// The records that requests of this process change now, by their names.
+/// The records that this process's requests change now, by their names.
 #[derive(Default)]
 pub(crate) struct Turns(Arc<Changing>);
 
 type Changing = Lock<HashMap<Arc<str>, Arc<Mutex<()>>>>;
 
-/// The turn of a request, which ends with this.
+/// A request's turn, which ends when this is dropped.
 pub(crate) struct Turn {
     all: Arc<Changing>,
     name: Arc<str>,
@@ -221,20 +221,20 @@ pub(crate) struct Turn {
 }
 
 impl Turns {
-    /// Waits behind the requests that came earlier for this record, for half of the time until `deadline` at most:
-    /// whoever got a turn later would have no time for its calls, and change the record for a request that gave up.
+    /// Waits behind earlier requests for this record, for at most half the time until `deadline`, because a request
+    /// that got its turn later would not have time for its calls, and would change the record after it gave up.
     pub(crate) async fn take_in_half(&self, name: &str, deadline: Instant) -> Result<Turn, GaveUp> {
         let now = Instant::now();
         self.take(name, now + deadline.saturating_duration_since(now) / 2).await
     }
 
-    /// Waits behind the requests that came earlier for this record, until `deadline` at most.
+    /// Waits behind earlier requests for this record, until `deadline` at most.
     pub(crate) async fn take(&self, name: &str, deadline: Instant) -> Result<Turn, GaveUp> {
         timeout_at(deadline, self.wait(name)).await.map_err(|_| GaveUp::TimedOut)
     }
 
     async fn wait(&self, name: &str) -> Turn {
-        // Made before the wait, so that a request that gives up leaves no entry either.
+        // Made before the wait, so that a request that gives up does not leave an entry either.
         let mut turn = Turn { all: Arc::clone(&self.0), name: name.into(), held: None };
         let mutex = Arc::clone(self.0.lock().entry(Arc::clone(&turn.name)).or_default());
         turn.held = Some(mutex.lock_owned().await);

@@ -1,4 +1,4 @@
-//! [`Server`]: what limiters ask of any server, whatever it keeps for them.
+//! [`Server`]: the methods that limiters need from any server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,34 +9,33 @@ use super::backend::{GaveUp, deadline_in};
 use crate::store::NodeHealth;
 use crate::values::LimiterError;
 
-/// A server as a process sees it, whatever it keeps: [`Records`](super::Records), [`Accounts`](super::Accounts),
-/// [units in flight](super::InFlight), [departure times](super::Departures). What it keeps has names, which processes
-/// agree on.
+/// A server as a process sees it. It may keep [`Records`](super::Records), [`Accounts`](super::Accounts), [units in
+/// flight](super::InFlight), [departure times](super::Departures). Its data has names, which processes agree on.
 pub trait Server: Send + Sync + 'static {
-    /// Returns how long a decision may take, all in all: its calls, and the wait for them.
+    /// Returns how long a decision may take in total: its calls, and the wait for them.
     fn timeout(&self) -> Duration;
 
-    /// Returns whether both keep the same things, so that a limiter over this inherits from one over the other.
+    /// Returns whether both keep the same data, so that a limiter over this inherits from one over the other.
     fn is_same_as(&self, other: &Self) -> bool
     where
         Self: Sized;
 
-    /// Returns the secret of the hashes that stand for keys, so that a reader of the server's data cannot find the keys
-    /// by trying. Processes that share limits agree on it. Empty by default.
+    /// Returns the secret for the hashes that stand for keys, so that a reader of the server's data cannot find the
+    /// keys by trying. Processes that share limits agree on it. Empty by default.
     fn secret(&self) -> &[u8] {
         &[]
     }
 
-    /// Returns the state of each node of the server, for metrics: circuit breaker and calls in flight. By default it
-    /// reports no node.
+    /// Returns the state of each server node, for metrics: circuit breaker and calls in flight. By default it reports
+    /// no node.
     ///
     /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
-    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns the state of one.
+    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
     fn health(&self) -> Vec<NodeHealth> {
         Vec::new()
     }
 
-    /// Returns the error of a request that this process gave up. By default with the reason as its source.
+    /// Returns the error for a request that this process gave up. By default it has the reason as its source.
     fn gave_up(&self, reason: GaveUp) -> LimiterError {
         LimiterError::new(reason.to_string()).with_source(reason)
     }

@@ -1,4 +1,4 @@
-//! [`SharedReports`]: what each process reports of a limiter, in records of its own, and an index of them.
+//! [`SharedReports`]: each process's reports on a limiter, in its own records, and an index over them.
 
 #[cfg(all(test, not(sluice_loom)))]
 mod tests;
@@ -18,32 +18,31 @@ use crate::util::lock::Lock;
 use crate::values::time::Timestamp;
 use crate::values::{Description, LimiterError, PartitionKey, Report, SharesReports};
 
-/// The reports of the processes that share a limiter: a record for each process and hour, which no other process
+/// The reports from the processes that share a limiter: a record for each process and hour, which no other process
 /// writes, and one that lists them, which a process writes once per hour.
 pub(crate) struct SharedReports {
     records: Arc<LimiterRecords<AnyRecords>>,
-    /// The reports of this process that the index has: the last of them.
+    /// This process's reports that the index has, only the latest.
     listed: Arc<Lock<Vec<Place>>>,
 }
 
-/// The hour and the process of a report.
+/// A report's hour and process.
 type Place = (u64, u64);
 
-/// In nanoseconds.
+/// One hour in nanoseconds.
 const HOUR: u64 = 3_600_000_000_000;
 
-/// A report is read in its hour and in the next. Clocks of processes may differ.
+/// A report is read in its hour and in the next. The processes' clocks may differ.
 const LIFETIME: Duration = Duration::from_secs(3 * 3_600);
 
-/// The index has no more places: beyond, those that were listed first are left out.
+/// The most places in the index. If there are more, those that were listed first are left out.
 const MOST_PLACES: usize = 1_024;
 
 const INDEX: &str = "-:r";
 
 const LISTING: u32 = 50;
 
-/// Adds to the description of the limiter that is called `limiter` that its processes share reports, if there are
-/// records for these.
+/// Adds shared reports to the description of the limiter that is called `limiter`, if there are records for these.
 pub(crate) fn sharing_reports(description: Description, records: Option<AnyRecords>, limiter: &str) -> Description {
     match records {
         Some(records) => {
@@ -59,8 +58,8 @@ impl SharedReports {
     }
 }
 
-/// Writes the report in the timeout of the server. All processes change the index when their hour begins, and one at a
-/// time succeeds; nobody waits for it, so it has [`LISTING`] times as long.
+/// Writes the report within the server's timeout. All processes change the index when their hour begins, and one at a
+/// time succeeds. No request waits for it, so it has [`LISTING`] times as long.
 async fn put(
     records: &LimiterRecords<AnyRecords>,
     listed: &Lock<Vec<Place>>,
@@ -81,7 +80,7 @@ async fn put(
         if places.contains(&place) {
             return Ok(Step::Leave(()));
         }
-        // By the clock of the server: a process whose own one is wrong would leave out those of all others.
+        // By the server's clock, because a process whose own clock is wrong would leave out all others' reports.
         let present = now.as_nanos() / HOUR;
         places.retain(|(hour, _)| hour.abs_diff(present) <= 1);
         let beyond = (places.len() + 1).saturating_sub(MOST_PLACES);
@@ -105,7 +104,7 @@ fn write_places(places: &[Place]) -> Vec<u8> {
     places.iter().flat_map(|(hour, process)| [hour.to_be_bytes(), process.to_be_bytes()]).flatten().collect()
 }
 
-/// What is no place is left out: another version may have written it.
+/// Bytes that are not a place are left out, because another version may have written it.
 fn read_places(bytes: &[u8]) -> Vec<Place> {
     let number = |bytes: &[u8]| u64::from_be_bytes(bytes.try_into().expect("eight bytes"));
     bytes.chunks_exact(16).map(|place| (number(&place[..8]), number(&place[8..]))).collect()
@@ -116,7 +115,7 @@ impl SharesReports for SharedReports {
         self.records.tag(key).to_bits()
     }
 
-    /// On the runtime of the caller; without one, nothing is written.
+    /// Runs on the caller's runtime. Without a runtime, nothing is written.
     fn publish_after(&self, pause: Duration, make: Box<dyn FnOnce() -> Vec<Report> + Send>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let (records, listed) = (Arc::clone(&self.records), Arc::clone(&self.listed));
@@ -129,7 +128,7 @@ impl SharesReports for SharedReports {
         });
     }
 
-    /// A call for the index, and one for each report.
+    /// Takes a call for the index, and one for each report.
     fn collect(&self) -> Pin<Box<dyn Future<Output = Result<Vec<Report>, LimiterError>> + Send>> {
         let records = Arc::clone(&self.records);
         Box::pin(async move {

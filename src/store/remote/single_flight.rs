@@ -18,24 +18,24 @@ use crate::values::Quota;
 
 /// The keys for which calls are in flight. `T` is the answer to a request.
 ///
-/// The first request of a key, the leader, makes its call itself. A request that comes before that call is done becomes
-/// a follower. The first follower starts a task, the collector, which answers all of them by further calls. So a leader
+/// A key's first request, the leader, makes its call itself. A request that comes before that call is done becomes a
+/// follower. The first follower starts a task, the collector, which answers all followers by further calls, so a leader
 /// whose future is not polled does not delay the others for long; and while a key is used up, one call finds that out
 /// for all.
 ///
 /// Unlike Go's `singleflight`, followers share a call but not a result: each is charged and decided on its own (group
 /// commit).
 ///
-/// Each runtime has flights of its own, so a runtime that is blocked delays only itself.
+/// Each runtime has its own flights, so a blocked runtime delays only itself.
 ///
-/// No foreign code runs under the lock of a shard: wakers are called, and answers and flights dropped, after it is
-/// released.
+/// No foreign code runs under a shard's lock: wakers are called, and answers and flights dropped, after it is released.
 pub(crate) struct SingleFlight<T> {
     shards: Shards<HashMap<FlightKey, Flight<T>>>,
     next_id: AtomicU64,
 }
 
-/// A key under a quota, on one runtime. Requests under different quotas have different flights: a call has one quota.
+/// A key under a quota, on one runtime. Requests under different quotas have different flights, because a call has one
+/// quota.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FlightKey {
     tag: KeyTag,
@@ -49,8 +49,8 @@ impl FlightKey {
     }
 }
 
-/// The number of locks. Each is held for a look at its map, and for a pass over the followers of one key when these are
-/// taken or when one is late. So requests of different keys rarely meet at one lock.
+/// The number of locks. Each is held for a look at its map, and for a pass over one key's followers when these are
+/// taken or when one is late, so requests for different keys rarely meet at one lock.
 const SHARDS: usize = 16;
 
 /// The most followers that one call decides on; a lease that is taken with it comes on top. Redis decides on each in
@@ -58,27 +58,27 @@ const SHARDS: usize = 16;
 /// `commandstats`).
 pub(crate) const BATCH: usize = 256;
 
-/// The most followers of one key: it bounds the memory for a key that is under attack. If they have one cost, they are
-/// answered in 16 calls, one after the other, and each may take 3 ms of the default timeout of 50 ms. With many more
-/// followers, the last would pass their deadlines.
+/// The most followers for one key, which bounds the memory for a key under attack. If they have one cost, they are
+/// answered in 16 calls, one after the other, and each may take 3 ms if the timeout has its default of 50 ms. With many
+/// more followers, the last would pass their deadlines.
 const MAX_FOLLOWERS: usize = 16 * BATCH;
 
-/// The flight of one key.
+/// One key's flight.
 struct Flight<T> {
-    /// Distinguishes this flight from earlier and later ones of its key.
+    /// Distinguishes this flight from earlier and later ones for its key.
     id: u64,
     phase: Phase,
     /// When the leader's call began.
     since: Instant,
     leader_done: Arc<Notify>,
-    /// How many collectors this flight has had: the number of the present or last one.
+    /// How many collectors this flight has had, which is the number of the present or last one.
     collectors: u64,
     /// When the present or last collector was made.
     collector_since: Instant,
     followers: Vec<PendingFollower<T>>,
 }
 
-/// One flight of a key: the key may have another by now.
+/// One of a key's flights, because the key may have another by now.
 struct FlightRef<T> {
     single_flight: Arc<SingleFlight<T>>,
     key: FlightKey,
@@ -122,11 +122,11 @@ impl<T> FlightRef<T> {
 /// | `Both`, `Collector` | no flight | the collector is dropped before it is done, or is stuck without followers |
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The leader's call is in flight. There are no followers.
+    /// The leader's call is in flight, without followers.
     Leader,
     /// The leader's call is in flight, and a collector waits for it or serves followers.
     Both,
-    /// The collector serves followers. The leader is done, or is not waited for any more.
+    /// The collector serves followers. The leader is done, or the collector does not wait for it any more.
     Collector,
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct PendingFollower<T> {
     pub(crate) answer: oneshot::Sender<T>,
 }
 
-/// The role of a request in the flight of its key.
+/// A request's role in its key's flight.
 pub(crate) enum Join<T> {
-    /// No call is in flight for this key: make it, and drop the guard once its answer is recorded.
+    /// No call is in flight for this key. Make it, and drop the guard once its answer is recorded.
     Leader(LeaderGuard<T>),
     /// The answer will come. If there is a collector, the caller must start it.
     Follower(Follower<T>, Option<Collector<T>>),
@@ -152,14 +152,14 @@ impl<T> SingleFlight<T> {
         Self { shards: Shards::new(SHARDS, HashMap::new), next_id: AtomicU64::new(0) }
     }
 
-    /// Joins the flight of a key, for a request that waits until `deadline`.
+    /// Joins a key's flight, for a request that waits until `deadline`.
     pub(crate) fn join(self: &Arc<Self>, key: FlightKey, cost: u64, deadline: Instant) -> Join<T> {
         let now = Instant::now();
         let flight_of = |id| FlightRef { single_flight: Arc::clone(self), key, id };
         let mut shard = self.shards.lock(key.tag.short());
         match shard.entry(key) {
             Entry::Vacant(entry) => {
-                // Relaxed: an id need only be unique.
+                // Relaxed, because an id need only be unique.
                 let id = self.next_id.fetch_add(1, Ordering::Relaxed);
                 entry.insert(Flight {
                     id,
@@ -198,7 +198,7 @@ impl<T> SingleFlight<T> {
 }
 
 impl<T> Flight<T> {
-    /// Makes a collector, in place of the former one if there was one.
+    /// Makes a collector, which replaces the former one if there was one.
     fn new_collector(
         &mut self,
         this: FlightRef<T>,
@@ -259,8 +259,8 @@ pub(crate) enum FollowerOutcome<T> {
     Answered(T),
     /// The collector is gone.
     Lost,
-    /// There was no answer by the deadline. If not even a call was made for it, the collector is stuck, for example on
-    /// a thread that is blocked: then the caller must start this collector in its place, for the other followers.
+    /// The deadline passed without an answer. If not even a call was made for it, the collector is stuck, for example
+    /// on a blocked thread. Then the caller must start this collector in its place, for the other followers.
     Late(Option<Collector<T>>),
 }
 
@@ -277,8 +277,8 @@ impl<T> Follower<T> {
         let mut shard = this.shard();
         let Some(mut entry) = this.find(&mut shard) else { return FollowerOutcome::Late(None) };
         let flight = entry.get_mut();
-        // Of many followers that are late at once, the first replaces the collector. The successor then has half of a
-        // timeout to take the others, before it counts as stuck in its turn.
+        // If many followers are late at once, the first replaces the collector. The successor then has half a timeout
+        // to take the others, before it counts as stuck in its turn.
         let is_new = now.saturating_duration_since(flight.collector_since) < (deadline - joined) / 2;
         let mut followers = flight.followers.iter();
         if is_new || !followers.any(|follower| follower.answer.is_closed() && follower.deadline <= now) {
@@ -288,8 +288,8 @@ impl<T> Follower<T> {
         let (ended, collector) = if flight.followers.is_empty() {
             (Some(entry.remove()), None)
         } else {
-            // A new number under the lock: the stuck collector, when it continues, no longer owns the flight, so it
-            // cannot answer followers a second time, or remove the flight of its successor.
+            // A new number under the lock, because the stuck collector, when it continues, no longer owns the flight,
+            // so it cannot answer followers a second time, or remove its successor's flight.
             flight.phase = Phase::Collector;
             (None, Some(flight.new_collector(this.clone(), None, now)))
         };
@@ -299,19 +299,19 @@ impl<T> Follower<T> {
     }
 }
 
-/// Answers the followers of a key. Dropped before it is done (with its runtime, for example), it leaves them without an
-/// answer at once.
+/// Answers a key's followers. If it is dropped before it is done (with its runtime, for example), the followers learn
+/// at once that no answer will come.
 pub(crate) struct Collector<T> {
     flight: FlightRef<T>,
     number: u64,
-    /// When the leader's call began, and the notification of its end. `None` for a collector that replaces another.
+    /// When the leader's call began, and the notification when it ends. `None` for a collector that replaces another.
     leader: Option<(Instant, Arc<Notify>)>,
     is_done: bool,
 }
 
 impl<T> Collector<T> {
-    /// Waits until the leader's call is done, but only until `patience` after it began: the leader's future may not be
-    /// polled.
+    /// Waits until the leader's call is done, but only until `patience` after it began, because the leader's future may
+    /// not be polled.
     pub(crate) async fn await_leader(&self, patience: Duration) {
         if let Some((since, done)) = &self.leader {
             // Whether it is done or not, the followers are served.
@@ -319,9 +319,9 @@ impl<T> Collector<T> {
         }
     }
 
-    /// Takes all followers that wait for an answer, in groups of an equal cost, each in the order of arrival. If there
-    /// are no followers, the collector is done. This is decided under the same lock, so a request that joins later
-    /// finds no collector and starts another.
+    /// Takes all followers that wait for an answer, in groups with an equal cost, each in the order in which they
+    /// arrived. If there are no followers, the collector is done. This is decided under the same lock, so a request
+    /// that joins later finds the collector gone and starts another.
     pub(crate) fn groups(&mut self) -> Vec<Group<T>> {
         let mut shard = self.flight.shard();
         let Some(mut entry) = self.find_owned(&mut shard) else {
@@ -352,7 +352,7 @@ impl<T> Collector<T> {
         groups.into_values().collect()
     }
 
-    /// Returns the flight if this is still its collector: it may have been replaced.
+    /// Returns the flight, unless this collector was replaced.
     fn find_owned<'a>(
         &self,
         shard: &'a mut HashMap<FlightKey, Flight<T>>,
@@ -373,7 +373,7 @@ impl<T> Drop for Collector<T> {
     }
 }
 
-/// Followers of one cost.
+/// Followers with one cost.
 pub(crate) struct Group<T> {
     pub(crate) cost: u64,
     pub(crate) followers: Vec<PendingFollower<T>>,
@@ -431,15 +431,16 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_without_followers_leaves_nothing_behind() {
+    fn a_lone_leader_leaves_nothing_behind() {
         let single_flight = Arc::new(SingleFlight::new());
         drop(first(&single_flight));
         assert_eq!(single_flight.len(), 0);
         drop(first(&single_flight));
     }
 
+    /// Cancelled followers are left out.
     #[test]
-    fn followers_are_answered_in_groups_of_equal_cost_without_cancelled_ones() {
+    fn followers_are_grouped_by_cost() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (gone, collector) = follower(&single_flight, 9);
@@ -469,7 +470,7 @@ mod tests {
         let (mut receiver, collector) = follower(&single_flight, 1);
         drop(collector);
         assert!(receiver.try_recv().is_err_and(|error| error == oneshot::error::TryRecvError::Closed));
-        // The key has a new flight by now, which the end of the old leader does not remove.
+        // The key has a new flight by now, which the old leader does not remove when it ends.
         let second = first(&single_flight);
         let (_receiver, collector) = follower(&single_flight, 1);
         drop(leader);
@@ -480,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_is_done_does_not_end_its_successor() {
+    fn a_finished_collector_spares_its_successor() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (receiver, collector) = follower(&single_flight, 1);
@@ -494,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_that_is_done_leaves_the_flight_to_its_leader() {
+    fn a_finished_collector_leaves_its_leader() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (receiver, collector) = follower(&single_flight, 1);
@@ -510,7 +511,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_collector_waits_for_the_leader_but_not_for_ever() {
+    async fn a_collector_stops_waiting_for_the_leader() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (_receiver, collector) = follower(&single_flight, 1);
@@ -526,9 +527,9 @@ mod tests {
         drop(leader);
     }
 
-    /// The sum of the instant and such a timeout has no end: each request that shared a call panicked.
+    /// The instant plus such a timeout overflowed, so each request that shared a call panicked.
     #[tokio::test(start_paused = true)]
-    async fn a_collector_of_a_server_without_a_timeout_waits_for_the_leader() {
+    async fn collectors_wait_under_the_longest_timeout() {
         let single_flight = Arc::new(SingleFlight::new());
         let leader = first(&single_flight);
         let (_receiver, collector) = follower(&single_flight, 1);
@@ -540,7 +541,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_follower_replaces_a_stuck_collector() {
+    async fn late_followers_replace_a_stuck_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
         let (follower, stuck) = joined(&single_flight, later());
@@ -565,7 +566,7 @@ mod tests {
 
     /// All of these followers joined before the first collector was replaced.
     #[tokio::test(start_paused = true)]
-    async fn a_successor_that_is_stuck_too_is_replaced_in_its_turn() {
+    async fn a_stuck_successor_is_replaced() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
         let begun = Instant::now();
@@ -591,7 +592,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_late_follower_of_a_call_in_flight_replaces_no_collector() {
+    async fn calls_in_flight_keep_their_collector() {
         let single_flight = Arc::new(SingleFlight::<u32>::new());
         let leader = first(&single_flight);
         let (follower, collector) = joined(&single_flight, later());

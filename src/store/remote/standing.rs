@@ -1,4 +1,4 @@
-//! [`Standing`]: the ban, the allowance and the debt of a key, beside its state.
+//! [`Standing`]: a key's ban, allowance and debt, beside its state.
 
 use std::time::Duration;
 
@@ -6,35 +6,36 @@ use crate::algorithm::Algorithm;
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Exception, Override, OverrideReason, Receipt};
 
-/// The ban, the allowance and the debt of a key: until they are over, they decide on its requests, regardless of its
-/// state.
+/// A key's ban, allowance and debt. Until they are over, they decide on its requests, regardless of its state.
 ///
 /// A process bans a key for its [penalty](crate::Penalty), and lets it owe a
 /// [shortfall](crate::Policy::owe_shortfalls). An operator bans it or allows it [by hand](Override).
 ///
-/// It is kept with the state, so a request learns of it by the call that it makes anyway.
+/// It is kept with the state, so a request reads it in the call that it makes anyway.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a backend writes all of them")]
 pub struct Standing {
-    /// When its ban ends; zero if it was never banned.
+    /// When its ban ends. Zero if it was never banned.
     pub banned_until: Timestamp,
-    /// When the last unit of its debt is charged; zero if it never owed anything. The key's state is as of this
+    /// When the last unit of its debt is charged. Zero if it never owed anything. The key's state is given at this
     /// instant.
     pub owing_until: Timestamp,
-    /// When its allowance ends; zero if it was never allowed by hand. An allowance goes before a ban and a debt.
+    /// When its allowance ends. Zero if it was never allowed by hand. An allowance has precedence over a ban and a
+    /// debt.
     pub allowed_until: Timestamp,
     /// Why an operator has banned or allowed it.
     pub reason: OverrideReason,
 }
 
-/// A debt is paid after 35 years at the latest: the clocks of servers count up to there.
+/// A debt is paid after 35 years at the latest, because the servers' clocks count up to there.
 const LONGEST: Duration = Duration::from_micros(1 << 50);
 
-/// A debt is charged in parts of a full budget, so that a sliding window restores them as it passes.
+/// A debt is charged in parts that are a fraction of a full budget, so that a sliding window restores them as it
+/// passes.
 const PARTS: u64 = 16;
 
 impl Standing {
-    /// The standing of a key that was never banned, and never owed anything.
+    /// The standing for a key that was never banned, and never owed anything.
     pub(crate) const NONE: Self = Self {
         banned_until: Timestamp::ZERO,
         owing_until: Timestamp::ZERO,
@@ -47,7 +48,7 @@ impl Standing {
         self != Self::NONE
     }
 
-    /// Translates the times of a standing, from a clock that shows `then` to a clock that shows `now`.
+    /// Translates a standing's times, from a clock that shows `then` to a clock that shows `now`.
     pub(crate) fn seen_at(self, then: Timestamp, now: Timestamp) -> Self {
         let seen = |until: Timestamp| match until.saturating_since(then) {
             Duration::ZERO => Timestamp::ZERO,
@@ -61,14 +62,13 @@ impl Standing {
         }
     }
 
-    /// Returns the end of the ban or the debt, the later of both.
+    /// Returns when the ban or the debt ends, whichever is later.
     #[must_use]
     pub fn until(self) -> Timestamp {
         self.banned_until.max(self.owing_until)
     }
 
-    /// Returns the end of the ban, the debt or the allowance, the latest of them: until then, a server must keep the
-    /// standing.
+    /// Returns when the last of ban, debt and allowance ends: until then, a server must keep the standing.
     #[must_use]
     pub fn expires(self) -> Timestamp {
         self.until().max(self.allowed_until)
@@ -86,7 +86,7 @@ impl Standing {
         self.allowed_until > now
     }
 
-    /// Returns the standing of a key that is banned for `span` from `now` on. A ban that has begun ends when its first
+    /// Returns the standing for a key that is banned for `span` from `now` on. A ban that has begun ends when its first
     /// response said, and a key that an operator allows is not banned. A debt that is over by then is forgotten.
     #[must_use]
     pub fn ban(self, now: Timestamp, span: Duration) -> Self {
@@ -96,7 +96,7 @@ impl Standing {
         self.overridden(now, Override::Ban { span, reason: OverrideReason::NONE })
     }
 
-    /// Returns the standing of a key that an operator bans or allows from `now` on, or whose ban or allowance ends. A
+    /// Returns the standing for a key that an operator bans or allows from `now` on, or whose ban or allowance ends. A
     /// ban or an allowance that has begun is replaced. A debt that is over by then is forgotten.
     #[must_use]
     pub fn overridden(self, now: Timestamp, by_hand: Override) -> Self {
@@ -110,13 +110,13 @@ impl Standing {
     }
 
     /// Charges `units` to a key at `now`: at once while any are left, and the others as soon as time restores them.
-    /// Until the last of them is charged, the key owes something. `state` is as of now, or as of the end of an earlier
-    /// debt. Returns also the state at the end of the debt, or now without a debt.
+    /// Until the last unit is charged, the key owes something. `state` is the state now, or when an earlier debt ends.
+    /// Also returns the state when the debt ends, or now without a debt.
     ///
     /// A key that is allowed is not charged, and owes nothing more.
     ///
-    /// In the long run, every algorithm pays the debt at the rate of the quota. If that takes more than 35 years, the
-    /// rest is forgiven.
+    /// In the long run, every algorithm pays the debt at its quota's rate. If that takes more than 35 years, the rest
+    /// is forgiven.
     #[must_use]
     pub fn charge<A: Algorithm>(
         self,
@@ -175,8 +175,8 @@ impl Standing {
         (Self { owing_until, ..self }, state)
     }
 
-    /// Decides on a request if the key is banned or allowed, or owes something. `state` is as of the end. A request of
-    /// cost 0 is rejected only if the key is banned.
+    /// Decides on a request if the key is banned or allowed, or owes something. `state` is the state at the end. A
+    /// request with cost 0 is rejected only if the key is banned.
     pub(crate) fn decide<A: Algorithm>(
         self,
         algorithm: &A,
@@ -204,7 +204,7 @@ impl Standing {
         if !then.is_allowed() && then.retry_after().is_none() {
             return Some(then);
         }
-        // Of a banned key that is only looked at: until the ban is over and a unit is there.
+        // For a banned key that is only peeked at: until the ban is over and a unit is free.
         let wait = left.saturating_add(then.retry_after().or(then.next_after()).unwrap_or_default());
         let rejection = Decision::reject(then.limit(), 0, Some(wait)).with_reset_after(reset);
         let ban = exception(true, self.banned_until);
@@ -224,7 +224,7 @@ mod tests {
         Timestamp::ZERO.saturating_add(span)
     }
 
-    /// How long a key that nothing was charged before has to wait for one unit.
+    /// How long a key without earlier charges has to wait for one unit.
     fn wait_after<A: Algorithm>(algorithm: &A, now: Timestamp, units: u64) -> Duration {
         let (standing, state) = Standing::default().charge(algorithm, None, now, units);
         let decision = standing.decide(algorithm, state, now, 1);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_pays_its_debt_before_it_admits_anything() {
+    fn a_bucket_first_pays_its_debt() {
         let bucket = TokenBucket::new(Quota::per_hour(100).burst(10));
         let now = instant_after(HOUR * 1_000);
         for (units, wait) in [(5, Duration::ZERO), (10, HOUR / 100), (11, HOUR / 50), (110, HOUR * 101 / 100)] {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_are_used_up_one_after_the_other() {
+    fn windows_are_used_up_in_turn() {
         let fixed = FixedWindow::new(Quota::per_hour(100));
         let now = instant_after(HOUR * 1_000 + HOUR / 4);
         let left = HOUR * 3 / 4;
@@ -258,14 +258,14 @@ mod tests {
 
     #[cfg(feature = "calendar")]
     #[test]
-    fn months_are_used_up_one_after_the_other() {
+    fn months_are_used_up_in_turn() {
         let month = crate::algorithm::CalendarWindow::monthly(10).zone("UTC").unwrap();
         assert!(wait_after(&month, instant_after(HOUR * 1_000), 25) > 24 * HOUR * 31);
     }
 
     /// One hundred per hour, over a thousand hours.
     #[test]
-    fn every_algorithm_restores_at_the_rate_of_its_quota() {
+    fn every_algorithm_restores_at_its_rate() {
         fn hours<A: Algorithm>(algorithm: &A) -> u128 {
             wait_after(algorithm, instant_after(HOUR * 1_000), 100_000).as_nanos().div_ceil(HOUR.as_nanos())
         }
@@ -288,7 +288,7 @@ mod tests {
         }
         let rejection = standing.decide(&bucket, state, now, 1).unwrap();
         assert_eq!(rejection.retry_after(), Some(HOUR * 91 / 10));
-        // A part of it is paid.
+        // Part of it is paid.
         let later = now.saturating_add(5 * HOUR);
         (standing, state) = standing.charge(&bucket, state, later, 10);
         assert_eq!(standing.decide(&bucket, state, later, 1).unwrap().retry_after(), Some(HOUR * 51 / 10));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_of_a_thousand_years_is_cut() {
+    fn a_thousand_years_debt_is_cut() {
         let bucket = TokenBucket::new(Quota::per_day(1));
         let now = instant_after(HOUR);
         let (standing, _) = Standing::default().charge(&bucket, None, now, u32::MAX.into());
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_ends_when_its_first_response_said() {
+    fn a_ban_keeps_its_first_end() {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let now = instant_after(HOUR);
         let banned = Standing::default().ban(now, HOUR);
@@ -321,8 +321,9 @@ mod tests {
         assert_eq!(owing.decide(&bucket, state, now, 11).unwrap().retry_after(), None, "it never fits");
     }
 
+    /// The debt stays.
     #[test]
-    fn an_override_takes_the_place_of_the_one_before_and_leaves_the_debt() {
+    fn an_override_replaces_only_the_last() {
         let bucket = TokenBucket::new(Quota::per_hour(10));
         let now = instant_after(HOUR);
         let reason = OverrideReason::new("scrapes").unwrap();

@@ -1,4 +1,4 @@
-//! [`RemoteTable`]: the keys of one limiter on a server, and the knowledge of this process about them.
+//! [`RemoteTable`]: one limiter's keys on a server, and this process's knowledge about them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::values::{
     Pending, Receipt,
 };
 
-/// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, and the knowledge of this process about them. Made
-/// from a [`RemoteStore`]; clones share both.
+/// The keys of one [`RateLimiter`](crate::RateLimiter) on a server, and this process's knowledge about them. Made from
+/// a [`RemoteStore`]; clones share both.
 pub struct RemoteTable<S, B> {
     coalesces: bool,
     inner: Arc<StoreInner<S, B>>,
-    /// Where processes share more than the states of keys.
+    /// The records for data that processes share beside the keys' states.
     records: Option<Arc<LimiterRecords<AnyRecords>>>,
 }
 
@@ -60,7 +60,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
     }
 }
 
-/// Changes the standings of the keys of one limiter.
+/// Changes the standings of one limiter's keys.
 struct StandingKeeper<A: Algorithm, B> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
@@ -82,7 +82,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeepsStanding for StandingKeeper<A, B>
         self.change(&Ask::peek(key, 1), Transition::Override(by_hand))
     }
 
-    /// The fallback counts it, too, as far as units are left there.
+    /// The fallback counts it, too, as long as units are left there.
     fn owe(&self, ask: &Ask<'_>) -> Pending {
         let _ = self.inner.fallback.charge_up_to(&self.algorithm, ask);
         self.change(ask, Transition::Owe { units: ask.cost() })
@@ -98,7 +98,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
             let decision: Decision = self.inner.fallback.charge(algorithm, ask);
             return decision.with_receipt(decision.receipt().mark_fallback()).into();
         }
-        // Its key is not even read.
+        // A suspended quota's key is not even read.
         if ask.is_suspended() && ask.mode() != Mode::Reset {
             return Decision::suspended().into();
         }
@@ -109,14 +109,14 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         let cost = ask.cost();
         match ask.mode() {
             Mode::UpTo => query.charge_up_to(cost),
-            // One round trip. Other processes notice within half a second and one call of theirs.
+            // One round trip. Other processes notice within half a second and one of their calls.
             Mode::Reset => Answer::Pending(Box::pin(query.reset())),
             // Without a call, only a cached rejection and an admission from a lease are known.
             Mode::Peek => match query.peek_lease(cost).or_else(|| query.peek_rejection(cost)) {
                 Some(decision) => decision.into(),
                 None => Answer::Pending(Box::pin(query.peek(cost))),
             },
-            // Reports the remaining units of a key, and charges nothing.
+            // Reports a key's remaining units, and charges nothing.
             Mode::Charge if ask.keeps_quota() && cost == 0 => Answer::Pending(Box::pin(query.look())),
             Mode::Charge | Mode::Shadow | Mode::Fallback => {
                 match query.spend_lease(cost).or_else(|| query.cached_rejection(cost)) {
@@ -128,8 +128,8 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         }
     }
 
-    /// Refunds a charge, under the quota of the question that made it: on the server in the background, by one call. If
-    /// that fails, the charge stays.
+    /// Refunds a charge, under the quota that its question had: on the server in the background, by one call. If that
+    /// fails, the charge stays.
     pub(crate) fn refund<A: Algorithm<State = S> + Clone>(
         &self,
         algorithm: &A,
@@ -152,7 +152,7 @@ impl<S: Copy + Send + 'static, B> RemoteTable<S, B> {
         }
     }
 
-    /// Prepares the local fallback. On the server, the first question under a quota of its own stores that quota with
+    /// Prepares the local fallback. On the server, the first question under a key's own quota stores that quota with
     /// the key.
     pub(crate) fn take_quotas<A: Algorithm<State = S>>(&self, algorithm: &A) {
         self.inner.fallback.shared().take_quotas(algorithm);

@@ -1,4 +1,4 @@
-//! Tags: hashes that stand for partition keys on servers and in the tables of this process.
+//! Tags: hashes that stand for partition keys on servers and in this process's tables.
 
 use std::fmt;
 
@@ -12,15 +12,15 @@ use crate::values::PartitionKey;
 #[derive(Clone)]
 #[allow(missing_debug_implementations, reason = "its secret is in no log")]
 pub struct Tags {
-    /// The state of the hash after the secret.
+    /// The hash's state after the secret.
     hash: Sha256,
 }
 
 impl Tags {
-    /// With a secret, a tag can not be found by trying keys. Processes that share budgets must agree on it.
+    /// With a secret, a tag cannot be found by trying keys. Processes that share budgets must agree on it.
     pub fn new(secret: &[u8]) -> Self {
-        // A whole block, so that the hash of a key starts from a state that depends on the secret and is not known
-        // without it.
+        // A whole block, so that hashing a key starts from a state that depends on the secret and is not known without
+        // it.
         let mut block = [0; 64];
         block[..32].copy_from_slice(&Sha256::digest(secret));
         Self { hash: Sha256::new_with_prefix(block) }
@@ -48,7 +48,7 @@ impl KeyTag {
         u128::from_le_bytes(self.0)
     }
 
-    /// The tag of such a number.
+    /// Returns the tag for such a number.
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits.to_le_bytes())
     }
@@ -59,7 +59,7 @@ impl KeyTag {
     }
 }
 
-/// The text of the tag, in base64url.
+/// Writes the tag in base64url.
 impl fmt::Display for KeyTag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(std::str::from_utf8(&self.text()).expect("base64 is ASCII"))
@@ -72,9 +72,9 @@ impl HashTag for KeyTag {
     }
 }
 
-/// The knowledge of a process about up to 8,192 keys. A whole negative cache takes 1.1 MiB, and so do all leases
-/// (see the tests of both). A key beyond costs a call per request: a key that is used up in the negative cache, a key
-/// in demand in the leases.
+/// A process's knowledge about up to 8,192 keys. A whole negative cache takes 1.1 MiB, and so do all leases (see both
+/// modules' tests). Each key beyond costs a call per request if it is used up (in the negative cache) or in demand (in
+/// the leases).
 pub(super) type KnownKeys<V> = ExpiringMap<KeyTag, V, 4>;
 
 /// Creates an empty map.

@@ -1,12 +1,12 @@
 //! The Space-Saving sketch (A. Metwally, D. Agrawal, A. El Abbadi, "Efficient Computation of Frequent and Top-k
-//! Elements in Data Streams", ICDT 2005): the keys that were noted most often, in a memory of fixed size.
+//! Elements in Data Streams", ICDT 2005): the keys that were noted most often, in fixed-size memory.
 //!
 //! It has [`CAPACITY`] counters. A key without a counter takes over the least counter, whose count is then its possible
-//! error. So of a stream of *N*, a count is never too low, and too high by at most its error, which is at most *N* /
-//! `CAPACITY`. A key that was noted more often than that has a counter.
+//! error. So in a stream with *N* notes, a count is never too low, and too high by at most its error, which is at most
+//! *N* / `CAPACITY`. A key that was noted more often than that has a counter.
 //!
-//! The counters are in the order of their counts, in groups of equal ones, as in the paper's Stream-Summary, but in
-//! arrays: a counter that is incremented changes places with the first one of its group. So a note takes constant time
+//! The counters are sorted by their counts, in groups with equal counts, as in the paper's Stream-Summary, but in
+//! arrays: a counter that is incremented changes places with the first one in its group, so a note takes constant time
 //! for any stream.
 
 mod summary;
@@ -17,28 +17,29 @@ mod tests;
 pub(crate) use self::summary::{Counted, Summary};
 use crate::values::time::Timestamp;
 
-/// The number of counters. The bound is 0.8 % of a stream then.
+/// The number of counters. The bound is then 0.8 % of a stream.
 pub(crate) const CAPACITY: usize = 128;
 
-/// The places of the hash index: twice the number of counters, so that a search ends after one or two.
+/// The number of places in the hash index: twice the number of counters, so that a search ends after one or two.
 const PLACES: usize = 2 * CAPACITY;
 
-/// A free place of the index.
+/// A free place in the index.
 const FREE: u8 = u8::MAX;
 
 const _: () = assert!(CAPACITY <= FREE as usize, "a counter's number is a byte, and is not `FREE`");
 
-/// The sketch. The caller hashes keys, with a secret, and keys with one hash are one: of 64 bits, a key has
-/// that of one of the counters once in 10^17 times. Clients that knew the hashes of their keys could make them collide.
+/// The sketch. The caller hashes keys, with a secret, and keys with one hash count as one. Hashes have 64 bits, so a
+/// key has the same hash as one of the counters once in 10^17 times. Clients that knew their keys' hashes could make
+/// them collide.
 pub(crate) struct SpaceSaving<K> {
     counters: Vec<Counter<K>>,
-    /// The numbers of the counters, the highest count first.
+    /// The counters' numbers, the highest count first.
     order: [u8; CAPACITY],
-    /// The groups of equal counts, in no order. Each is a run in `order`.
+    /// The groups with equal counts, unsorted. Each is a run in `order`.
     groups: Vec<Group>,
     /// The numbers of groups without counters.
     free_groups: Vec<u8>,
-    /// The counters by their hashes: open addressing, with linear probing.
+    /// The counters by their hashes, with open addressing and linear probing.
     index: [u8; PLACES],
     total: u64,
 }
@@ -58,13 +59,13 @@ struct Counter<K> {
 #[derive(Clone, Copy)]
 struct Group {
     count: u64,
-    /// The position of its first counter in `order`.
+    /// Its first counter's position in `order`.
     start: u8,
     len: u8,
 }
 
 impl<K: Clone> SpaceSaving<K> {
-    /// Makes an empty sketch, with all of its memory.
+    /// Makes an empty sketch, with all its memory.
     pub(crate) fn new() -> Self {
         Self {
             counters: Vec::with_capacity(CAPACITY),
@@ -97,7 +98,7 @@ impl<K: Clone> SpaceSaving<K> {
         self.total = 0;
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub(crate) fn summary(&self) -> Summary<K> {
         let is_full = self.counters.len() == CAPACITY;
         let counted = |number: &u8| {
@@ -110,7 +111,7 @@ impl<K: Clone> SpaceSaving<K> {
         Summary { entries, total: self.total, absent }
     }
 
-    /// Counts a key without a counter: gives it a new one, or else the one with the least count.
+    /// Counts a key without a counter: gives it a new counter, or takes over the counter with the least count.
     #[inline(never)]
     fn begin(&mut self, hash: u64, key: &K, now: Timestamp) {
         let len = self.counters.len();
@@ -169,7 +170,7 @@ impl<K: Clone> SpaceSaving<K> {
             }
             return;
         }
-        // The first counter of the group may be the last one of the group before.
+        // The group's first counter may be the last one in the group before.
         let position = self.counters[at].position;
         let first = self.order[usize::from(start)];
         self.order.swap(usize::from(start), usize::from(position));
@@ -190,7 +191,7 @@ impl<K: Clone> SpaceSaving<K> {
             self.groups[usize::from(number)] = group;
             return number;
         }
-        // No more groups than counters.
+        // There are never more groups than counters.
         self.groups.push(group);
         byte(self.groups.len() - 1)
     }
@@ -219,7 +220,7 @@ impl<K: Clone> SpaceSaving<K> {
         self.index[place] = number;
     }
 
-    /// Frees the place of a counter, and fills it by a later one that it was in the way of (D. E. Knuth, "The Art of
+    /// Frees a counter's place, and fills it by a later one that it was in the way of (D. E. Knuth, "The Art of
     /// Computer Programming", volume 3, section 6.4, algorithm R).
     fn remove_from_index(&mut self, number: u8) {
         let mut hole = home(self.counters[usize::from(number)].hash);

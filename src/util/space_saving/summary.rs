@@ -1,4 +1,4 @@
-//! [`Summary`]: the counts of one sketch, or of several.
+//! [`Summary`]: the counts from one sketch, or from several.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,12 +6,12 @@ use std::hash::Hash;
 use crate::util::order::sort_by_key;
 use crate::values::time::Timestamp;
 
-/// The counts of one or several sketches, the highest first.
+/// The counts from one or several sketches, the highest first.
 ///
-/// Of a stream of `total`, with *k* counters:
+/// For a stream with `total` notes, and *k* counters:
 ///
-/// - the true count of a listed key is at least `count - error`, and at most `count`;
-/// - the true count of a key that is not listed is at most `absent`;
+/// - a listed key's true count is at least `count - error`, and at most `count`;
+/// - an unlisted key's true count is at most `absent`;
 /// - each error is at most `absent`, and `absent` is at most `total` / *k*.
 ///
 /// All three also hold after [merging](Self::merge) and [cutting](Self::cut), in any order, as P. K. Agarwal and others
@@ -31,14 +31,14 @@ pub(crate) struct Counted<K> {
     pub(crate) count: u64,
     /// The part of the count that may belong to other keys.
     pub(crate) error: u64,
-    /// The first and the last of the counted instants. The key may have been noted before the first one, if it lost its
-    /// counter meanwhile.
+    /// The first and the last counted instant. The key may have been noted before the first one, if it lost its counter
+    /// meanwhile.
     pub(crate) first: Timestamp,
     pub(crate) last: Timestamp,
 }
 
 impl<K> Summary<K> {
-    /// The counts of nothing.
+    /// The counts without any note.
     pub(crate) const fn empty() -> Self {
         Self { entries: Vec::new(), total: 0, absent: 0 }
     }
@@ -55,7 +55,7 @@ impl<K> Summary<K> {
         Summary { entries: entries.collect(), total: self.total, absent: self.absent }
     }
 
-    /// Keeps the highest counts only: `most` of them, which is at least *k*.
+    /// Keeps only the highest counts, at most `most`, which is at least *k*.
     pub(crate) fn cut(&mut self, most: usize) {
         if let Some(dropped) = self.entries.get(most) {
             self.absent = self.absent.max(dropped.count);
@@ -63,7 +63,7 @@ impl<K> Summary<K> {
         }
     }
 
-    /// Adds notes of unknown keys: each of them may have been of any key.
+    /// Adds notes for unknown keys, each of which may belong to any key.
     pub(crate) fn add_unknown(&mut self, notes: u64) {
         self.total = self.total.saturating_add(notes);
         self.absent = self.absent.saturating_add(notes);
@@ -75,7 +75,7 @@ impl<K> Summary<K> {
 }
 
 impl<K: Clone + Eq + Hash> Summary<K> {
-    /// Adds up the counts of two streams. A key that one of them does not list may have been in it up to `absent`
+    /// Adds up the counts from two streams. A key that one of them does not list may have been in it up to `absent`
     /// times, which is added to its count and to its error.
     pub(crate) fn merge(self, other: Self) -> Self {
         let absent = self.absent.saturating_add(other.absent);
@@ -97,7 +97,7 @@ impl<K: Clone + Eq + Hash> Summary<K> {
             entry.add(self.absent, self.absent);
             entry
         }));
-        // Of equal counts, the surer and the older one goes first.
+        // For equal counts, the surer and the older one goes first.
         let entries = sort_by_key(entries, |entry| [!entry.count, entry.error, entry.first.as_nanos()]);
         Self { entries, total, absent }
     }

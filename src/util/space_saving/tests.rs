@@ -1,4 +1,4 @@
-//! The sketch against exact counts. The bound is checked as stated: in its general form after each step.
+//! Checks the sketch against exact counts. The bound is checked as stated, in its general form after each step.
 
 use std::collections::HashMap;
 
@@ -97,7 +97,7 @@ impl SpaceSaving<u64> {
     }
 }
 
-/// Keys by a Zipf distribution with exponent 1 over `keys` keys, from uniform numbers: the share of key *r* is in
+/// Draws keys by a Zipf distribution with exponent 1 over `keys` keys, from uniform numbers: the share of key *r* is in
 /// proportion to 1/*r*.
 fn zipf(keys: u64, uniform: impl IntoIterator<Item = u64>) -> Vec<u64> {
     let weights: Vec<u64> = (1..=keys)
@@ -127,14 +127,14 @@ fn few_keys_are_counted_exactly() {
 }
 
 #[test]
-fn an_entry_has_the_instants_of_its_first_and_last_note() {
+fn entries_have_their_first_and_last_instant() {
     let summary = Watched::of([1, 2, 1, 1, 2]).sketch.summary();
     let times: Vec<_> = summary.entries.iter().map(|entry| (entry.key, entry.first, entry.last)).collect();
     assert_eq!(times, [(1, at(1), at(4)), (2, at(2), at(5))]);
 }
 
 #[test]
-fn a_key_that_takes_over_a_counter_begins_with_its_count_as_the_error() {
+fn an_overtaken_count_becomes_the_error() {
     let mut watched = Watched::of(0..CAPACITY as u64);
     watched.note(1_000);
     watched.note(1_000);
@@ -143,7 +143,7 @@ fn a_key_that_takes_over_a_counter_begins_with_its_count_as_the_error() {
     watched.check();
 }
 
-/// The streams that hurt most: every note takes over a counter.
+/// The worst streams, in which every note takes over a counter.
 #[test]
 fn adversarial_streams_stay_within_the_bound() {
     let len = rounds(3_000, 100_000) as u64;
@@ -182,7 +182,7 @@ fn adversarial_streams_stay_within_the_bound() {
 }
 
 #[test]
-fn a_cleared_sketch_is_like_a_new_one() {
+fn a_cleared_sketch_is_like_new() {
     let mut watched = Watched::of(zipf(1_000, random(1, 5_000)));
     watched.sketch.clear();
     watched.exact.clear();
@@ -191,7 +191,7 @@ fn a_cleared_sketch_is_like_a_new_one() {
     watched.check();
 }
 
-/// Hashes whose low bits are all alike make a search long, and nothing wrong.
+/// Hashes whose low bits are all alike make a search long, but not wrong.
 #[test]
 fn keys_whose_places_collide_stay_apart() {
     let mut watched = Watched::new();
@@ -226,9 +226,9 @@ proptest! {
         Watched::of(stream).check();
     }
 
-    /// Sketches of several threads, hours and processes, some of which are cut before they are merged again.
+    /// Merges sketches from several threads, hours and processes, some of which are cut before they are merged again.
     #[test]
-    fn merged_and_cut_summaries_stay_within_the_bound(
+    fn merged_summaries_stay_within_the_bound(
         seed in any::<u64>(),
         lens in prop::collection::vec(0_usize..2_000, 1..7),
         keys in 1_u64..2_000,

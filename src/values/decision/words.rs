@@ -2,13 +2,13 @@
 
 use crate::values::Quota;
 
-/// The limit, in the highest 50 bits, so that it is read by a shift. Below it 12 bits of the delay, and in the lowest
-/// two the [`OutcomeKind`].
+/// The limit, in the highest 50 bits, so that it is read by a shift. Below it are 12 bits for the delay, and in the
+/// lowest two the [`OutcomeKind`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limit(pub(super) u64);
 
-/// The units that are left, as in [`Limit`]. Below them 12 bits of the delay, whether the reset is in milliseconds, and
-/// whether the wait is.
+/// The units that are left, as in [`Limit`]. Below them are 12 bits for the delay, whether the reset is in
+/// milliseconds, and whether the wait is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Remaining(pub(super) u64);
 
@@ -17,7 +17,7 @@ const BELOW_UNITS: u32 = 14;
 
 const _: () = assert!(Quota::MAX_UNITS >> (u64::BITS - BELOW_UNITS) == 0, "all units fit above the other bits");
 
-/// The bits of the delay in each of the two words.
+/// The delay's bits in each word.
 pub(super) const DELAY_BITS: u32 = BELOW_UNITS - 2;
 pub(super) const DELAY_MASK: u64 = ((1 << DELAY_BITS) - 1) << 2;
 pub(super) const WAIT_COARSE: u64 = 1;
@@ -77,19 +77,19 @@ impl Remaining {
     }
 }
 
-/// A custom limiter may have any limit. The limiters of this crate stay below.
+/// A custom limiter may have any limit. This crate's limiters stay below.
 #[inline(always)]
 pub(super) const fn at_most_max(units: u64) -> u64 {
     if units > Quota::MAX_UNITS { Quota::MAX_UNITS } else { units }
 }
 
-/// As in [`Outcome`](super::Outcome), without the time.
+/// An [`Outcome`](super::Outcome) without the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutcomeKind {
     Allow,
     /// Rejected until `wait` is over.
     Reject,
-    /// Rejected until requests of the key are over.
+    /// Rejected until the key's other requests end.
     UntilReleased,
     /// Rejected with any wait.
     Never,

@@ -1,4 +1,4 @@
-//! The time between the writing and the restoring of a snapshot.
+//! The time between writing a snapshot and restoring it.
 
 use crate::values::time::Timestamp;
 
@@ -9,23 +9,23 @@ pub(crate) struct Moment {
     pub(crate) wall: u64,
 }
 
-/// The time between two moments, on clocks of two processes, which may have begun at different instants.
+/// The time between two moments, on the clocks of two processes, which may have begun at different instants.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gap {
-    /// When the snapshot was written, by the clock of its table.
+    /// When the snapshot was written, by its table's clock.
     pub(crate) then: Timestamp,
-    /// The nanoseconds since then, by the wall clock. Zero if that was set back: then nothing is forgiven.
+    /// The nanoseconds since then, by the wall clock. Zero if that was set back, so that nothing is forgiven.
     pub(crate) elapsed: u64,
-    /// When it is restored, by the clock of the table that inherits from it.
+    /// When the snapshot is restored, by the inheriting table's clock.
     pub(crate) now: Timestamp,
-    /// Whether that clock shows the time of the wall clock, which was not set back.
+    /// Whether the `now` clock shows wall-clock time, and the wall clock was not set back.
     shows_wall: bool,
-    /// Whether both clocks show the time of the wall clock, which may have been set.
+    /// Whether both clocks show wall-clock time, even if the wall clock was set in between.
     show_wall: bool,
 }
 
-/// Two clocks that differ by no more than this, in nanoseconds, show the same time: so far are two readings of the wall
-/// clock apart from what the clocks of two processes show, if it was not set.
+/// Two clocks that differ by at most this many nanoseconds show the same time. Two readings of the wall clock are no
+/// further from two processes' clocks, unless the wall clock was set.
 const SAME_TIME: u64 = 1_000_000_000;
 
 impl Gap {
@@ -40,12 +40,12 @@ impl Gap {
         }
     }
 
-    /// No time at all.
+    /// A gap in which no time passes.
     pub(crate) const fn nothing(now: Timestamp) -> Self {
         Self { then: now, elapsed: 0, now, shows_wall: false, show_wall: false }
     }
 
-    /// The gap by clocks that are ahead by this time.
+    /// The gap on clocks that are `nanos` ahead.
     pub(crate) const fn ahead_by(self, nanos: u64) -> Self {
         Self {
             then: Timestamp::from_nanos(self.then.as_nanos().saturating_add(nanos)),
@@ -54,27 +54,28 @@ impl Gap {
         }
     }
 
-    /// Whether windows of this length, which are counted from the clock's beginning, are the same by both clocks.
+    /// Whether windows with this length, counted from the clock's beginning, are the same by both clocks.
     ///
-    /// They are if both clocks show the same time. They also are if the later clock shows the time of the wall clock,
-    /// and the earlier one was wrong by less than half a window: a clock that does not run while the machine is
-    /// suspended, or that began before the wall clock was corrected.
+    /// They are if both clocks show the same time. They also are if the later clock shows wall-clock time, and the
+    /// earlier one was wrong by at most half a window, as is a clock that stops while the machine is suspended, or that
+    /// began before the wall clock was corrected.
     pub(crate) const fn has_same_windows(self, period: u64) -> bool {
         let apart = self.now.as_nanos().abs_diff(self.then.as_nanos().saturating_add(self.elapsed));
         apart <= SAME_TIME || (self.shows_wall && apart <= period / 2)
     }
 
-    /// Whether windows of this length are the same by both clocks, if the wall clock names them: also if that was set.
+    /// Whether windows with this length are the same by both clocks, if the wall clock names them. They are even if the
+    /// wall clock was set.
     pub(crate) const fn has_windows_of_same_name(self, period: u64) -> bool {
         self.show_wall || self.has_same_windows(period)
     }
 
-    /// Returns the nanoseconds until a time of the earlier clock.
+    /// Returns the nanoseconds until a time on the earlier clock.
     pub(crate) const fn left_until(self, end: u64) -> u64 {
         end.saturating_sub(self.then.as_nanos()).saturating_sub(self.elapsed)
     }
 
-    /// Returns a deadline by the later clock, if it has not passed.
+    /// Converts a deadline to the later clock, if it has not passed.
     pub(crate) fn deadline(self, end: Timestamp) -> Option<Timestamp> {
         let left = self.left_until(end.as_nanos());
         (left > 0).then(|| Timestamp::from_nanos(self.now.as_nanos().saturating_add(left)))
@@ -102,15 +103,16 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_are_a_second_apart_at_most_show_one_time() {
+    fn clocks_within_a_second_show_one_time() {
         assert!(gap([5, 30], [1_000, 1_025]).has_same_windows(2));
         assert!(gap([0, SAME_TIME], [0, 0]).has_same_windows(2));
         assert!(!gap([0, SAME_TIME + 1], [0, 0]).has_same_windows(2));
         assert!(!gap([SAME_TIME + 1, 0], [9, 2]).has_same_windows(2));
     }
 
+    /// "Small" is less than half a window.
     #[test]
-    fn a_clock_that_was_wrong_by_less_than_half_a_window_has_the_same_windows() {
+    fn windows_survive_a_small_clock_error() {
         const HOUR: u64 = 3_600 * SECOND;
         const SECOND: u64 = 1_000_000_000;
         let wall = 500_000 * HOUR;

@@ -1,5 +1,5 @@
-//! The parts of a snapshot: the bytes of a table, and the time between its writing and its restoring. The file around
-//! them is `engine/snapshot`.
+//! A snapshot's parts: a table's bytes, and the time between writing and restoring them. The file around them is
+//! `engine/snapshot`.
 
 mod gap;
 mod numbers;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub(crate) use self::gap::{Gap, Moment};
 pub(crate) use self::numbers::{Input, put_number, put_quota};
 
-/// Takes the tables of a snapshot, in pieces that are bounded: the writer of a file.
+/// Takes a snapshot's tables, in bounded pieces. The file writer implements this.
 pub(crate) trait TableSink {
     /// The wall clock, in nanoseconds since the Unix epoch.
     fn wall(&self) -> u64;
@@ -23,7 +23,7 @@ pub(crate) trait TableSink {
     fn part(&mut self, bytes: &[u8], keys: u64) -> io::Result<()>;
 }
 
-/// A table as it is in a snapshot: not decoded yet.
+/// A table as a snapshot has it, not decoded yet.
 #[derive(Default)]
 pub(crate) struct SavedTable {
     pub(crate) head: Vec<u8>,
@@ -33,13 +33,13 @@ pub(crate) struct SavedTable {
 /// Reads the wall clock, in nanoseconds since the Unix epoch.
 pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Puts a table that is decoded and checked into use. Returns the number of its keys.
+/// Puts a decoded and checked table into use. Returns its number of keys.
 pub(crate) type Commit = Box<dyn FnOnce() -> Result<u64, Unfit> + Send>;
 
 /// Why a table is not restored, or not saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unfit {
-    /// The bytes of this table are not what they should be.
+    /// The table's bytes are invalid in this part.
     Damaged(&'static str),
     /// The table begins without the state in the snapshot.
     Skipped(String),

@@ -14,14 +14,14 @@ pub(crate) fn put_number(bytes: &mut Vec<u8>, number: impl Into<u128>) {
     bytes.push(rest.to_le_bytes()[0]);
 }
 
-/// Appends a quota: its limit, its burst (zero if it has none of its own) and its period.
+/// Appends a quota: its limit, its burst (zero if it isn't set) and its period.
 pub(crate) fn put_quota(bytes: &mut Vec<u8>, quota: &Quota) {
     put_number(bytes, quota.limit());
     put_number(bytes, quota.explicit_burst_or(0));
     put_number(bytes, quota.period_nanos());
 }
 
-/// The bytes that are not read yet. A method returns `None` if they are not what it reads.
+/// The bytes that are not read yet. A method returns `None` if they do not have the form that it reads.
 #[derive(Clone, Copy)]
 pub(crate) struct Input<'a>(&'a [u8]);
 
@@ -48,7 +48,7 @@ impl<'a> Input<'a> {
         self.array().map(|[byte]| byte)
     }
 
-    /// Reads a number of at most 128 bits.
+    /// Reads a number with at most 128 bits.
     pub(crate) fn number(&mut self) -> Option<u128> {
         let mut number = 0_u128;
         for shift in (0..u128::BITS).step_by(7) {
@@ -102,13 +102,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_they_were_written() {
+    fn numbers_round_trip() {
         for number in [0, 1, 0x7f, 0x80, 0x3fff, 0x4000, u64::MAX.into(), u128::MAX - 1, u128::MAX] {
             let mut bytes = Vec::new();
             put_number(&mut bytes, number);
             let mut input = Input::new(&bytes);
             assert_eq!((input.number(), input.is_empty()), (Some(number), true));
-            // Each beginning of it is no number.
+            // A number that is cut short is rejected.
             assert!((0..bytes.len()).all(|end| Input::new(&bytes[..end]).number().is_none()));
         }
         let too_great = [[0xff; 18].as_slice(), &[0x04]].concat();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_and_texts_are_read_as_they_were_written() {
+    fn quotas_and_texts_round_trip() {
         let most = Quota::per_day(Quota::MAX_UNITS);
         for quota in [Quota::per_second(1), Quota::per_hour(10).burst(3), most, most.burst(Quota::MAX_UNITS)] {
             let mut bytes = Vec::new();

@@ -61,11 +61,11 @@ impl fmt::Debug for Timestamp {
 
 /// The whole nanoseconds of `span`, at most `u64::MAX`.
 pub(crate) const fn nanos_of(span: Duration) -> u64 {
-    // In constants, seconds and the rest are added up, since no conversion of integers checks its range there.
+    // Adds up seconds and the rest, because in constants no integer conversion checks its range.
     span.as_secs().saturating_mul(1_000_000_000).saturating_add(span.subsec_nanos() as u64)
 }
 
-/// A `Duration` of `nanos` nanoseconds, however many.
+/// Converts `nanos` to a `Duration`, even beyond 64 bits.
 pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
     const NANOS_PER_SECOND: u128 = 1_000_000_000;
     match u64::try_from(nanos) {
@@ -78,7 +78,7 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
     }
 }
 
-/// The source of time of a store.
+/// A store's source of time.
 ///
 /// # Contract
 ///
@@ -86,15 +86,15 @@ pub(crate) fn duration_from_nanos(nanos: u128) -> Duration {
 /// are restored while the clock goes forward. Keys wait until the clock has caught up with their spent units, and the
 /// advertised waits include that. Time that passes twice counts twice.
 ///
-/// And it should not jump ahead and back. In a [`MemoryStore`](crate::store::MemoryStore), one reading far ahead blocks
-/// not only the key that it was made for, but all keys in the same two pages of the table, 1,024 at most, until the
-/// clock catches up.
+/// A clock should not jump ahead and back, either. In a [`MemoryStore`](crate::store::MemoryStore), one reading far
+/// ahead blocks not only the key that it was made for, but all keys in the same two pages of the table, 1,024 at most,
+/// until the clock catches up.
 pub trait Clock: Send + Sync + 'static {
     /// The present instant.
     fn now(&self) -> Timestamp;
 
-    /// The time of the wall clock, since the Unix epoch. Windows that are named by it begin as it says: windows of the
-    /// calendar, and [fixed windows](crate::algorithm::FixedWindow) that are not staggered. By default
+    /// The wall clock's time, since the Unix epoch. Windows that are named by the wall clock begin when it says so:
+    /// calendar windows, and [fixed windows](crate::algorithm::FixedWindow) that are not staggered. By default
     /// [`now`](Self::now).
     ///
     /// The wall clock may be set. Set forward, it begins the window that it shows, as after a night; set back, it ends
@@ -168,7 +168,8 @@ impl Clock for Monotonic {
 
 #[cfg(feature = "test-util")]
 std::thread_local! {
-    /// The clock that [`Monotonic`] reads on this thread in place of the system's: a simulation has a time of its own.
+    /// The clock that [`Monotonic`] reads on this thread in place of the system's, because a simulation has its own
+    /// time.
     pub(crate) static SIMULATED: std::cell::Cell<Option<fn() -> Timestamp>> = const { std::cell::Cell::new(None) };
 }
 
@@ -282,7 +283,7 @@ impl Clock for ManualClock {
         Timestamp(self.now().0.wrapping_add(self.0.wall_ahead.load(Ordering::SeqCst)))
     }
 
-    /// The same for all clones, which share the time.
+    /// Equal for all clones, which share the time.
     #[inline]
     fn id(&self) -> Option<NonZeroUsize> {
         NonZeroUsize::new(Arc::as_ptr(&self.0).addr())
@@ -293,8 +294,9 @@ impl Clock for ManualClock {
 mod tests {
     use super::*;
 
+    /// It never goes back.
     #[test]
-    fn the_monotonic_clock_starts_at_the_unix_epoch_and_never_goes_back() {
+    fn monotonic_time_counts_from_the_epoch() {
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let first = Monotonic.now();
         let second = Monotonic.now();

@@ -1,4 +1,4 @@
-//! gRPC is POST over HTTP/2 (gRPC-Web: POST), and its media types are few.
+//! gRPC is POST over HTTP/2 (gRPC-Web: POST) with a few media types.
 
 use http::Version;
 
@@ -6,7 +6,7 @@ use super::mounts::Mount;
 use super::wire::{MESSAGE, Spelled};
 use super::{Admitted, per_client};
 
-/// The rejection of such a request.
+/// Sends a request with this method, media type and version, and returns its rejection.
 async fn rejection(method: &'static str, media_type: &str, version: Version) -> super::wire::Answer {
     let address = Mount::RouterLayer.serve(per_client(1), &Admitted::default()).await;
     let spelled = Spelled::new(method, &[("content-type", media_type)]).body(MESSAGE);
@@ -17,7 +17,7 @@ async fn rejection(method: &'static str, media_type: &str, version: Version) -> 
 }
 
 #[tokio::test]
-async fn what_cannot_be_grpc_is_rejected_with_429() {
+async fn non_grpc_requests_are_rejected_with_429() {
     for (method, media_type, version) in [
         ("POST", "application/grpc", Version::HTTP_11),
         ("POST", "application/grpc+proto", Version::HTTP_11),

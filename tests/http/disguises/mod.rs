@@ -1,5 +1,4 @@
-//! Disguised requests: every request counts, whatever its method, fields and protocol, and wherever the layer is
-//! mounted.
+//! Disguised requests: every request counts, with any method, fields and protocol, wherever the layer is mounted.
 
 mod grpc;
 mod mounts;
@@ -15,7 +14,7 @@ use tower_sluice::algorithm::TokenBucket;
 use tower_sluice::key::PeerIp;
 use tower_sluice::{Policy, Quota, RateLimitLayer};
 
-/// The number of requests that a layer has admitted.
+/// Counts the requests that a layer has admitted.
 #[derive(Clone, Default)]
 struct Admitted(Arc<AtomicUsize>);
 
@@ -29,12 +28,12 @@ impl Admitted {
     }
 }
 
-/// A limit per address and day.
+/// A daily limit per address.
 fn per_client(limit: u64) -> RateLimitLayer {
     RateLimitLayer::new(policy(limit))
 }
 
-/// A limit per address and day, which exempts this many preflights per day.
+/// A daily limit per address that exempts this many preflights per day.
 fn exempting(limit: u64, preflights: u64) -> RateLimitLayer {
     RateLimitLayer::builder(policy(limit)).exempt_preflights(Quota::per_day(preflights)).build()
 }

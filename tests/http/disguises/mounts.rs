@@ -1,4 +1,4 @@
-//! The places where a layer can be mounted, each of which serves [`echo::PATH`] for any method.
+//! The places where a layer can be mounted. Each serves [`echo::PATH`] for any method.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ pub(crate) enum Mount {
     Fallback,
     NestService,
     NestedRouter,
-    /// `tonic::transport::Server::layer`, around a service that ignores the method, as all of tonic's do.
+    /// `tonic::transport::Server::layer`, around a service that ignores the method, as all tonic services do.
     Tonic,
     Hyper,
 }
@@ -99,7 +99,7 @@ fn at_once(socket: &TcpStream) {
     socket.set_nodelay(true).unwrap();
 }
 
-/// The service directly inside of the layer.
+/// Counts the requests that pass the layer, directly inside it.
 fn counting<B>(admitted: &Admitted) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
     let admitted = admitted.clone();
     MapRequestLayer::new(move |request| {

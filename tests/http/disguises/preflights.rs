@@ -1,4 +1,4 @@
-//! CORS preflights: they count like all requests, unless a layer exempts them.
+//! CORS preflights count like all requests, unless a layer exempts them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn preflight(more: &[(&'static str, &'static str)]) -> Spelled {
     Spelled::new("OPTIONS", &[&PREFLIGHT, more].concat())
 }
 
-/// Uses up the budget of the only client.
+/// Uses up the only client's budget.
 async fn exhaust(address: SocketAddr) {
     for version in VERSIONS {
         let _ = Spelled::new("GET", &[]).ask(address, version).await;
@@ -25,9 +25,9 @@ async fn exhaust(address: SocketAddr) {
     assert!(Spelled::new("GET", &[]).ask(address, Version::HTTP_11).await.unwrap().is_rejection());
 }
 
-/// Requests of a gRPC client, except for the method and two fields.
+/// The requests imitate a gRPC client, except for the method and two fields.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_a_thousand_disguised_calls_reaches_an_echo_of_tonic() {
+async fn one_disguised_call_reaches_tonics_echo() {
     let admitted = Admitted::default();
     let address = Mount::Tonic.serve(per_client(1), &admitted).await;
     let call = Spelled::new(
@@ -51,7 +51,7 @@ async fn one_of_a_thousand_disguised_calls_reaches_an_echo_of_tonic() {
 
 /// Preflights as Chromium and Firefox send them, over HTTP/1.1 and HTTP/2.
 #[tokio::test]
-async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() {
+async fn exempt_preflights_have_a_budget() {
     for mount in Mount::ALL {
         let layer = exempting(1, 4);
         let admitted = Admitted::default();
@@ -63,7 +63,7 @@ async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() 
             ("user-agent", "Mozilla/5.0"),
             ("referer", "https://page.example/"),
         ]);
-        // Over HTTP/2, the body of hyper's server is of a type that the layer cannot ask whether it has ended.
+        // Over HTTP/2, hyper's body type does not tell the layer whether it has ended.
         let versions = if mount == Mount::Hyper { [Version::HTTP_11; 2] } else { VERSIONS };
         for version in versions {
             for _ in 0..2 {
@@ -81,7 +81,7 @@ async fn exempt_preflights_pass_as_many_as_their_budget_allows_and_then_count() 
 }
 
 #[tokio::test]
-async fn only_what_can_be_nothing_but_a_preflight_is_exempt() {
+async fn only_genuine_preflights_are_exempt() {
     let with = |fields: &[(&'static str, &str)]| Spelled::new("OPTIONS", fields);
     let [origin, method] = PREFLIGHT;
     let not_exempt = [
@@ -141,7 +141,7 @@ async fn only_what_can_be_nothing_but_a_preflight_is_exempt() {
 #[tokio::test]
 async fn a_ban_is_not_lifted_for_preflights() {
     let penalty = || Penalty::new(Quota::per_day(1), Duration::from_secs(3_600));
-    // A policy without a key for the preflight does not lift the ban of another policy.
+    // A policy that finds no key in the preflight does not lift another policy's ban.
     let by_key = || {
         Policy::new("per-key", tower_sluice::algorithm::TokenBucket::new(Quota::per_day(9)))
             .key(tower_sluice::key::HeaderKey::from_static("x-api-key"))

@@ -1,4 +1,4 @@
-//! A table of all disguises: methods, fields, protocols and mount points.
+//! A table with all disguises: methods, fields, protocols and mount points.
 
 use http::Version;
 
@@ -60,7 +60,7 @@ fn all() -> Vec<(Spelled, Version)> {
         for fields in FIELDS {
             for version in [Version::HTTP_11, Version::HTTP_2] {
                 let spelled = Spelled::new(method, fields);
-                // Some fields state that there is no body, or that there is one.
+                // Some fields state whether there is a body.
                 if method == "POST" || fields.contains(&GRPC) {
                     all.push((spelled.clone().body(MESSAGE), version));
                 }
@@ -71,12 +71,12 @@ fn all() -> Vec<(Spelled, Version)> {
     all
 }
 
-/// The first request is admitted, whichever it is, and all later ones are rejected.
+/// Any request may come first: it is admitted, and all later ones are rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_of_all_requests_is_admitted_at_limit_one() {
+async fn limit_one_admits_one_disguise() {
     let all = all();
     assert!(all.len() > 800, "{}", all.len());
-    // Each mount point gets all of them, or another third.
+    // Each mount point gets all requests, or a tenth of them in a short run.
     let step = rounds(10, 1);
     for (number, mount) in Mount::ALL.into_iter().enumerate() {
         let all: Vec<_> = all.iter().skip(number % step).step_by(step).collect();

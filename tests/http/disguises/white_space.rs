@@ -1,4 +1,4 @@
-//! Optional white space around a field value is not part of it (RFC 9110, section 5.5), over HTTP/2 either.
+//! Optional white space around a field value is not part of it (RFC 9110, section 5.5). This holds over HTTP/2, too.
 
 use std::collections::HashSet;
 
@@ -27,7 +27,7 @@ fn spellings(value: &str, count: usize) -> HashSet<String> {
 }
 
 #[tokio::test]
-async fn fifty_spellings_of_one_api_key_are_one_key() {
+async fn fifty_spellings_are_one_api_key() {
     let spellings = spellings("secret", 50);
     assert_eq!(spellings.len(), 50);
     for mount in [Mount::RouterLayer, Mount::Tonic, Mount::Hyper] {

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::echo;
 
-/// A gRPC message of no bytes, uncompressed.
+/// An empty gRPC message, uncompressed.
 pub(crate) const MESSAGE: &[u8] = &[0; 5];
 
 #[derive(Clone, Debug)]
@@ -99,7 +99,7 @@ impl Spelled {
         let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let mut fields: HashMap<_, _> =
             head.headers.iter().map(|(name, value)| (name.as_str().to_owned(), text(value))).collect();
-        // gRPC has its status in the trailers.
+        // In gRPC, the trailers have the status.
         while let Some(Ok(data)) = body.data().await {
             let _ = body.flow_control().release_capacity(data.len());
         }
@@ -121,7 +121,7 @@ impl Answer {
         self.fields.get(name).map(String::as_str)
     }
 
-    /// Whether the limiter has rejected the request: such a response has a wait.
+    /// Whether the limiter has rejected the request: only then does the response have a wait.
     pub(crate) fn is_rejection(&self) -> bool {
         let is_rejection = self.fields.contains_key("retry-after");
         let code = self.field("grpc-status");

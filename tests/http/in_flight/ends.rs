@@ -1,4 +1,4 @@
-//! What ends a response: its last frame, a failure, a panic, or the client.
+//! How a response ends: with its last frame, a failure, a panic, or a client that leaves.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ async fn server() -> Server {
 }
 
 #[tokio::test]
-async fn a_body_that_is_read_to_its_end() {
+async fn a_body_that_is_read_wholly() {
     for protocol in BOTH {
         let mut server = server().await;
         let (mut response, handled) = server.download(protocol).await;
@@ -30,7 +30,7 @@ async fn a_body_that_is_read_to_its_end() {
         assert_eq!(next_piece(&mut response).await, "hello");
         handled.settle(7);
         let_others_run().await;
-        // The head of the response has come long ago. Its charges are estimates until the body has ended.
+        // The response head has come long ago. Its charges are estimates until the body has ended.
         assert_eq!((server.limits.in_flight(), server.limits.charged()), (1, (ESTIMATE, USUAL_BYTES)));
         handled.write(" world");
         // The last report counts.
@@ -85,7 +85,7 @@ async fn a_body_of_one_frame() {
     }
 }
 
-/// The status decides, and not the body, which is read to its end.
+/// The status decides, not the body, which is read to its end.
 #[tokio::test]
 async fn a_response_with_an_error() {
     for protocol in BOTH {
@@ -99,7 +99,7 @@ async fn a_response_with_an_error() {
     }
 }
 
-/// Responses that must not have a content: hyper never asks for it.
+/// Responses that must not have content: hyper never polls it.
 #[tokio::test]
 async fn a_body_that_is_not_sent() {
     for protocol in BOTH {
@@ -141,7 +141,7 @@ async fn a_body_that_panics() {
     }
 }
 
-/// A middleware around the layer replaces a response of which it has read the beginning.
+/// A middleware around the layer has read the beginning of a response and then replaces it.
 #[tokio::test]
 async fn a_body_that_is_dropped_half_way() {
     let limits = Limits::new(Concurrency::new(1));
@@ -168,9 +168,9 @@ async fn a_body_that_is_dropped_half_way() {
     assert_eq!(limits.charged(), (3, 3 + 6));
 }
 
-/// One that knows its length, and one that was dropped when it knew that it had no more frames: as hyper drops it.
+/// One body knows its length; the other one is dropped once it knows that no frames remain, as hyper drops it.
 #[tokio::test]
-async fn a_body_that_is_dropped_after_its_last_frame() {
+async fn a_body_dropped_after_its_last_frame() {
     let limits = Limits::new(Concurrency::new(1));
     let service = RateLimitLayer::new(limits.policies());
     let service = service.layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::from("hello")))));
@@ -183,7 +183,7 @@ async fn a_body_that_is_dropped_after_its_last_frame() {
         drop(response);
         assert_eq!((limits.in_flight(), limits.end()), (0, Some(end)));
     }
-    // A body without a frame: the server asks, and drops it.
+    // The server polls a body without a frame, and drops it.
     let service = RateLimitLayer::new(limits.policies());
     let service =
         service.layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::<Bytes>::default()))));
@@ -193,9 +193,9 @@ async fn a_body_that_is_dropped_after_its_last_frame() {
     assert_eq!(limits.end(), Some(RequestEnd::Served));
 }
 
-/// Units that a handler has taken outlive the response, whatever its status.
+/// Units that a handler has taken outlive the response, at any status.
 #[tokio::test]
-async fn units_that_are_released_at_the_head_or_by_the_handler() {
+async fn units_released_early_or_by_the_handler() {
     let taken = Arc::new(Ends::default());
     let at_head = Arc::new(Ends::default());
     let policies =
@@ -224,11 +224,11 @@ async fn units_that_are_released_at_the_head_or_by_the_handler() {
     assert_eq!((at_head.take(), taken.take()), (vec![Some(RequestEnd::Abandoned)], vec![Some(RequestEnd::Served)]));
 }
 
-/// Another policy rejects the request, or the client leaves the queue of one: it never began.
+/// Another policy rejects the request, or the client leaves another policy's queue, so the request never began.
 #[tokio::test]
 async fn a_request_that_another_policy_stops() {
     let ends = Arc::new(Ends::default());
-    // Not peeked at, so that `ends` is charged before it rejects.
+    // The layer does not peek at `ends`, so it is charged before it rejects.
     let policies = [Policy::new("ends", Arc::clone(&ends)), Policy::new("full", Concurrency::new(1).max_queue(1))];
     let service = RateLimitLayer::new(policies)
         .layer(service_fn(async |_: Request<()>| Ok::<_, Failed>(Response::new(Full::<Bytes>::from("hello")))));
@@ -247,7 +247,7 @@ async fn a_service_that_fails() {
     for protocol in BOTH {
         let server = server().await;
         fetch(server.address, protocol, "GET", "/fails").await.unwrap_err();
-        // There was no response, so what was charged for its bytes stays.
+        // Without a response, the charge for its bytes stays.
         server.limits.are_over((4, USUAL_BYTES)).await;
         assert_eq!(server.limits.end(), Some(RequestEnd::Failed));
     }
@@ -256,14 +256,14 @@ async fn a_service_that_fails() {
 #[tokio::test]
 async fn a_service_that_panics() {
     for protocol in BOTH {
-        // The task of the connection, or of the stream, panics.
+        // The task that serves the connection, or the stream, panics.
         let server = server().await;
         fetch(server.address, protocol, "GET", "/panics").await.unwrap_err();
         server.limits.are_over((5, USUAL_BYTES)).await;
         assert_eq!(server.limits.end(), Some(RequestEnd::Abandoned));
         assert_eq!(server.get(protocol, "/").await.status(), 200);
 
-        // The panic is caught around the layer.
+        // A middleware around the layer catches the panic.
         let server = Server::start_with(Concurrency::new(1), true).await;
         for panics in 1..4 {
             assert_eq!(server.get(protocol, "/panics").await.status(), 500);
@@ -283,7 +283,7 @@ async fn a_client_that_disconnects_before_the_response() {
             let client = tokio::spawn(fetch(address, protocol, "GET", "/never"));
             let handled = server.handled().await;
             assert_eq!(server.limits.in_flight(), 1);
-            // Reported before the response would have come.
+            // The handler reports before the response would have come.
             handled.settle(2);
             client.abort();
             server.limits.are_over((2 * requests, USUAL_BYTES * requests)).await;
@@ -311,9 +311,9 @@ async fn a_client_that_disconnects_within_the_body() {
     }
 }
 
-/// Four requests hold the limit, whatever their protocol, and a fifth is rejected without a time to wait for.
+/// Four requests in either protocol use up the limit, and a fifth is rejected without a time to wait for.
 #[tokio::test]
-async fn a_client_that_disconnects_makes_room_for_the_next() {
+async fn a_disconnected_client_makes_room() {
     let mut server = server().await;
     let mut downloads = Vec::new();
     for protocol in [BOTH, BOTH].concat() {

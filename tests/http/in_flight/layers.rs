@@ -1,5 +1,5 @@
 //! Requests in flight beside other limits: in a queue, in nested layers, with policies that reject or fail later, and
-//! through live changes. A response whose body nobody has read is in flight.
+//! through live changes. A response is in flight until its body has been read.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -25,7 +25,7 @@ use super::{
 
 type Reply = Response<ResponseBody<String>>;
 
-/// A service that answers at once, with what it has taken of [`Permits`] and its [`Settlement`] in the extensions.
+/// A service that answers at once. The response extensions hold its [`Settlement`] and the [`Permits`] that it took.
 fn limited(layer: &RateLimitLayer, takes: bool) -> BoxCloneSyncService<Request<()>, Reply, Infallible> {
     BoxCloneSyncService::new(layer.layer(service_fn(move |request: Request<()>| async move {
         let mut response = Response::new("hello".to_owned());
@@ -49,7 +49,7 @@ fn waiting(limits: &Limits) -> usize {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
+async fn a_disconnected_waiter_leaves_the_queue() {
     for protocol in BOTH {
         let mut server = Server::start(Concurrency::new(1).max_queue(2)).await;
         let download = server.download(protocol).await;
@@ -61,7 +61,7 @@ async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
             until(|| waiting(&server.limits) == 1 - left).await;
         }
         assert_eq!(server.limits.in_flight(), 1);
-        // Their estimates are given back, since no handler saw them. One more waits, and has its turn.
+        // Their estimates are given back, since no handler saw them. One more request waits and gets its turn.
         let next = tokio::spawn(fetch(server.address, protocol, "GET", "/"));
         until(|| waiting(&server.limits) == 1).await;
         drop(download);
@@ -71,9 +71,9 @@ async fn a_client_that_disconnects_while_it_waits_leaves_the_queue() {
     }
 }
 
-/// Its turn has come, and nobody has polled it since.
+/// The request's turn has come, but nothing has polled it since.
 #[tokio::test]
-async fn a_request_that_is_dropped_at_its_turn_holds_nothing() {
+async fn a_request_dropped_at_its_turn_releases() {
     let limits = Limits::new(Concurrency::new(1).max_queue(2));
     let layer = RateLimitLayer::new(limits.policies());
     let first = get(&layer).await;
@@ -92,8 +92,9 @@ async fn a_request_that_is_dropped_at_its_turn_holds_nothing() {
     assert_eq!(limits.in_flight(), 0);
 }
 
+/// Both layers are settled together, too.
 #[tokio::test]
-async fn nested_layers_are_released_and_settled_together() {
+async fn nested_layers_are_released_together() {
     let [outer, inner] = [(); 2].map(|()| Limits::new(Concurrency::new(2)));
     let rename = |limits: &Limits, names: [&'static str; 2]| {
         RateLimitLayer::new([
@@ -112,16 +113,16 @@ async fn nested_layers_are_released_and_settled_together() {
         assert_eq!((outer.in_flight(), inner.in_flight()), (1, 1));
         let (parts, body) = response.into_parts();
         drop(body);
-        // What a handler has taken, it took from both layers.
+        // The handler took permits from both layers.
         assert_eq!((outer.in_flight(), inner.in_flight()), if takes { (1, 1) } else { (0, 0) });
-        // The extensions have what was taken.
+        // The response extensions hold the taken permits.
         assert_eq!(parts.extensions.get::<Arc<TakenPermits>>().is_some(), takes);
         drop(parts);
         assert_eq!((outer.in_flight(), inner.in_flight()), (0, 0));
         let after = (charged(&*outer.units, &PartitionKey::SHARED), charged(&*inner.units, &PartitionKey::SHARED));
         assert_eq!(after, (before.0 + 3, before.1 + 4));
     }
-    // What the inner layer rejects is over in the outer one as well.
+    // If the inner layer rejects a request, it is over in the outer layer as well.
     let service = around.layer(limited(&within, false));
     let held = [get(&within).await, get(&within).await];
     let rejected = service.oneshot(Request::new(())).await.unwrap();
@@ -132,7 +133,7 @@ async fn nested_layers_are_released_and_settled_together() {
     assert_eq!(inner.in_flight(), 0);
 }
 
-/// A limiter that admits peeks, and whose answer to a charge is this.
+/// A limiter that admits peeks, and answers a charge with the function's value.
 struct Later(fn() -> Answer);
 
 impl Limiter for Later {
@@ -153,8 +154,8 @@ fn later(answer: Result<Decision, LimiterError>) -> Answer {
 }
 
 #[tokio::test]
-async fn what_a_later_policy_rejects_is_not_in_flight() {
-    // Found by the precheck; found by the charge, at once or later; and failures.
+async fn later_rejections_are_not_in_flight() {
+    // The precheck rejects; the charge rejects, at once or later; and failures.
     let answers: [(fn() -> Answer, u16); 5] = [
         (|| Decision::reject(1, 0, None).into(), 503),
         (|| later(Ok(Decision::reject(1, 0, None))), 503),
@@ -169,7 +170,7 @@ async fn what_a_later_policy_rejects_is_not_in_flight() {
         for _ in 0..3 {
             let response = get(&layer).await;
             assert_eq!(response.status(), status);
-            // A rejection holds nothing, even while it is being read.
+            // A rejection holds nothing, even while its body is being read.
             assert_eq!(limits.in_flight(), u64::from(status == 200));
         }
         assert_eq!(limits.charged(), if status == 200 { (3 * ESTIMATE, 0) } else { (0, 0) });
@@ -185,9 +186,9 @@ async fn what_a_later_policy_rejects_is_not_in_flight() {
     assert_eq!(limits.charged(), (ESTIMATE, 0));
 }
 
-/// As while a server is asked. The request is in flight, and is over when its client has gone.
+/// A server is being asked. The request is in flight, and is over once its client has gone.
 #[tokio::test]
-async fn a_client_that_disconnects_while_a_later_policy_is_asked_is_released() {
+async fn a_client_leaving_during_a_call_releases() {
     let limits = Limits::new(Concurrency::new(1));
     let last = Policy::new("last", Arc::new(Later(|| Answer::Pending(Box::pin(pending())))));
     let layer = RateLimitLayer::new(Vec::from_iter(limits.policies().into_iter().chain([last])));
@@ -202,9 +203,9 @@ async fn a_client_that_disconnects_while_a_later_policy_is_asked_is_released() {
     }
 }
 
-/// A shadow holds what an admitted request would, and is over with it.
+/// A shadow holds the units that an admitted request would hold, and is over with it.
 #[tokio::test]
-async fn a_shadow_counts_what_is_in_flight_and_rejects_nothing() {
+async fn a_shadow_counts_requests_in_flight() {
     let limiter = Arc::new(Concurrency::new(2));
     let layer = RateLimitLayer::new(Policy::new("shadow", Arc::clone(&limiter)).shadow());
     let mut responses = Vec::new();
@@ -221,7 +222,7 @@ async fn a_shadow_counts_what_is_in_flight_and_rejects_nothing() {
 }
 
 #[tokio::test]
-async fn a_live_change_forgets_nothing_that_is_in_flight() {
+async fn a_live_change_keeps_requests_in_flight() {
     let limits = Limits::new(Concurrency::new(4));
     let layer = RateLimitLayer::new(limits.policies());
     let handle = layer.handle();
@@ -234,14 +235,14 @@ async fn a_live_change_forgets_nothing_that_is_in_flight() {
     assert_eq!((limits.in_flight(), after.in_flight()), (3, 3), "they share the counts");
     assert_eq!(get(&layer).await.status(), 503);
     drop(responses.pop());
-    // It was settled where later requests are charged.
+    // The request was settled in the window that later requests are charged to.
     assert_eq!(after.charged(), (2 * ESTIMATE + 1, 2 * USUAL_BYTES));
     assert_eq!((after.in_flight(), get(&layer).await.status().as_u16()), (2, 503));
     drop(responses.pop());
     let later = get(&layer).await;
     assert_eq!((later.status().as_u16(), after.in_flight()), (200, 2));
 
-    // The policies are gone. Each response is over where it was admitted.
+    // The policies are gone. Each response ends where it was admitted.
     handle.replace(Policy::new("other", window(100))).unwrap();
     assert_eq!(get(&layer).await.status(), 200);
     assert_eq!(after.in_flight(), 2);
@@ -249,7 +250,7 @@ async fn a_live_change_forgets_nothing_that_is_in_flight() {
     assert_eq!((limits.in_flight(), after.in_flight()), (0, 0));
 }
 
-/// Those that wait are judged by the new limit, and hold it.
+/// The new limit decides on waiting requests, which then hold it.
 #[tokio::test]
 async fn a_live_change_lets_waiters_in() {
     let before = Limits::new(Concurrency::new(1).max_queue(3));
@@ -278,9 +279,9 @@ async fn a_live_change_lets_waiters_in() {
     assert_eq!((before.in_flight(), after.in_flight()), (0, 0));
 }
 
-/// Released when the head has come, and never later.
+/// Units are released when the head comes, and never later.
 #[tokio::test]
-async fn a_policy_that_releases_at_the_head_counts_handlers_only() {
+async fn releasing_at_the_head_counts_handlers_only() {
     let limiter = Arc::new(Concurrency::new(1));
     let policy =
         Policy::new("handlers", Arc::clone(&limiter)).key(HeaderKey::from_static("x-api-key")).release_at_head();

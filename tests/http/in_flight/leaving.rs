@@ -1,4 +1,4 @@
-//! Clients that leave before a stream ends pay what was sent to them, to the unit.
+//! Clients that leave before a stream ends pay for exactly the units that were sent to them.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::streams::{Source, serve};
 use super::{BOTH, Limits, fetch, listen, next_piece, read};
 use crate::wire::until;
 
-/// Streams words, and reports each before it is sent.
+/// Streams words, and reports each one before it is sent.
 async fn chat(State(words): State<Source<&'static str>>, settlement: Settlement) -> Body {
     let units = settlement.meter("units").expect("the request was charged");
     Body::from_stream(words.stream().map(move |word| {
@@ -31,7 +31,7 @@ async fn chat(State(words): State<Source<&'static str>>, settlement: Settlement)
 
 /// Over HTTP/1.1 the client closes the connection, over HTTP/2 it resets the stream.
 #[tokio::test]
-async fn what_was_sent_is_charged_wherever_the_client_leaves() {
+async fn a_leaving_client_pays_for_sent_units() {
     let limits = Limits::new(Concurrency::new(1));
     let source = Source::new();
     let address = serve(&limits, Router::new().route("/chat", get(chat)).with_state(source.clone())).await;
@@ -61,7 +61,7 @@ async fn what_was_sent_is_charged_wherever_the_client_leaves() {
     }
 }
 
-/// The handler of the guide's page `real_costs`: counts the events of a server behind as they pass.
+/// The handler from the guide's page `real_costs`: counts an upstream server's events as they pass.
 async fn relay(
     State((model, address)): State<(Client<HttpConnector, Body>, SocketAddr)>,
     settlement: Settlement,
@@ -86,7 +86,7 @@ async fn relay(
     Ok(Body::from_stream(events))
 }
 
-/// What a server behind sends next; `None` is a failure.
+/// A chunk that the upstream server sends next; `None` is a failure.
 type Chunk = Option<&'static str>;
 
 async fn server_behind(source: Source<Chunk>) -> SocketAddr {
@@ -100,7 +100,7 @@ async fn server_behind(source: Source<Chunk>) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn events_of_a_server_behind_are_charged_as_they_pass() {
+async fn upstream_events_are_charged_as_they_pass() {
     let limits = Limits::new(Concurrency::new(1));
     let source = Source::new();
     let behind = server_behind(source.clone()).await;
@@ -112,7 +112,7 @@ async fn events_of_a_server_behind_are_charged_as_they_pass() {
         for leaves in [true, false] {
             let events = source.fill();
             let mut response = fetch(address, protocol, "GET", "/chat").await.unwrap();
-            // Two events, of which one is in two chunks.
+            // Two events, one of them in two chunks.
             for chunk in ["data: one\n\nda", "ta: two\n\nevent: x"] {
                 events.send(Some(chunk)).unwrap();
                 assert_eq!(next_piece(&mut response).await, chunk);
@@ -131,7 +131,7 @@ async fn events_of_a_server_behind_are_charged_as_they_pass() {
         }
     }
 
-    // Nobody listens there, and the port stays taken, so that nobody else does.
+    // No process listens there, and the bound port keeps others from doing so.
     let socket = TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let nowhere = socket.local_addr().unwrap();

@@ -1,5 +1,5 @@
-//! Requests in flight in real servers and clients. Whatever ends a response: afterwards nothing is in flight, what was
-//! charged is what the handler reported, and the bytes that the server took, and limiters know how it ended.
+//! Requests in flight in real servers and clients. However a response ends, nothing is in flight afterwards, the charge
+//! is what the handler reported plus the bytes that the server took, and limiters know how it ended.
 
 mod ends;
 mod layers;
@@ -46,7 +46,7 @@ use crate::wire::{soon, until};
 type BoxBody = UnsyncBoxBody<Bytes, Failed>;
 type Window = Arc<RateLimiter<FixedWindow, MemoryTable<<FixedWindow as Algorithm>::State, ManualClock>>>;
 
-/// What requests are charged on arrival, of the policies `units` and `bytes`.
+/// The policies `units` and `bytes` charge each request these costs on arrival.
 const ESTIMATE: u64 = 10;
 const USUAL_BYTES: u64 = 100;
 
@@ -56,18 +56,18 @@ fn window(limit: u64) -> Window {
     Arc::new(RateLimiter::new(FixedWindow::new(Quota::per_day(limit)), store))
 }
 
-/// The units of a limiter that are in flight.
+/// A limiter's units in flight.
 fn in_flight(limiter: &impl Limiter) -> u64 {
     limiter.stats().in_flight.expect("it counts them")
 }
 
-/// What a key was charged.
+/// The units that a key was charged.
 fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u64 {
     let decision = limiter.decide(&Ask::peek(key, 0)).at_once().expect("in memory");
     decision.limit() - decision.remaining()
 }
 
-/// Admits all requests, and records how they end: `None` for one that was taken back.
+/// Admits all requests, and records how each ends: `None` for one that was taken back.
 #[derive(Default)]
 struct Ends(Mutex<Vec<Option<RequestEnd>>>);
 
@@ -95,13 +95,13 @@ impl Limiter for Ends {
 }
 
 impl Ends {
-    /// The ends since the last call.
+    /// Takes the ends since the last call.
     fn take(&self) -> Vec<Option<RequestEnd>> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
 
-/// The limits of all clients together: what is in flight, the units that handlers report, and the bytes of bodies.
+/// Limits that all clients share: requests in flight, the units that handlers report, and body bytes.
 struct Limits {
     /// Released before `in_flight`.
     ends: Arc<Ends>,
@@ -129,19 +129,19 @@ impl Limits {
         in_flight(&*self.in_flight)
     }
 
-    /// Units, and bytes.
+    /// The charged units and bytes.
     fn charged(&self) -> (u64, u64) {
         (charged(&*self.units, &PartitionKey::SHARED), charged(&*self.bytes, &PartitionKey::SHARED))
     }
 
-    /// How the requests have ended since the last look, if they all have in the same way.
+    /// How the requests have ended since the last call, if they all ended alike.
     fn end(&self) -> Option<RequestEnd> {
         let ends = self.ends.take();
         assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "{ends:?}");
         ends[0]
     }
 
-    /// Waits until nothing is in flight. Then, all requests together were charged so many units and bytes.
+    /// Waits until nothing is in flight. By then, all requests together were charged these units and bytes.
     async fn are_over(&self, charged: (u64, u64)) {
         until(|| self.in_flight() == 0).await;
         assert_eq!(self.charged(), charged);
@@ -156,23 +156,23 @@ enum Protocol {
 
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::Http2];
 
-/// A server of hyper's that speaks both, and its limits.
+/// A hyper server for HTTP/1 and HTTP/2, and its limits.
 struct Server {
     address: SocketAddr,
     limits: Limits,
     handled: UnboundedReceiver<Handled>,
 }
 
-/// A request that the service handles. Its response has the body that the test writes.
+/// A request that the service handles. The test writes its response body.
 struct Handled {
     settlement: Settlement,
     permits: Permits,
     body: UnboundedSender<Step>,
-    /// The frames that the server has taken so far.
+    /// How many frames the server has taken so far.
     taken: Arc<AtomicUsize>,
 }
 
-/// The failure of a service or of a body.
+/// A service or body fails with this error.
 #[derive(Debug)]
 struct Failed;
 
@@ -184,7 +184,7 @@ impl fmt::Display for Failed {
 
 impl Error for Failed {}
 
-/// The next frame of a body, or what happens in its place.
+/// A body's next frame, or an event in its place.
 enum Step {
     Data(Bytes),
     Trailers,
@@ -197,7 +197,7 @@ impl Server {
         Self::start_with(in_flight, false).await
     }
 
-    /// `catches` is whether panics are caught around the layer, and not by the task of the connection.
+    /// `catches` says whether a middleware around the layer catches panics, instead of the connection's task.
     async fn start_with(in_flight: Concurrency, catches: bool) -> Self {
         let limits = Limits::new(in_flight);
         let (handle, handled) = mpsc::unbounded_channel();
@@ -217,14 +217,14 @@ impl Server {
         fetch(self.address, protocol, "GET", path).await.expect("the server answers")
     }
 
-    /// Sends a request whose response has a body that the test writes.
+    /// Sends a request whose response body the test writes.
     async fn download(&mut self, protocol: Protocol) -> (Response<Incoming>, Handled) {
         let response = self.get(protocol, "/download").await;
         assert_eq!(response.status(), 200);
         (response, self.handled().await)
     }
 
-    /// The next request that comes to the service.
+    /// The next request that reaches the service.
     async fn handled(&mut self) -> Handled {
         soon(self.handled.recv()).await.expect("the server runs")
     }
@@ -236,7 +236,7 @@ impl Handled {
         self.step(Step::Data(data.into()));
     }
 
-    /// Fails if the body was dropped, which is fine.
+    /// If the body was dropped, sending fails, which is fine.
     fn step(&self, step: Step) {
         let _ = self.body.send(step);
     }
@@ -278,7 +278,7 @@ async fn answer(handle: UnboundedSender<Handled>, request: Request<Incoming>) ->
         path => {
             handled.settle(3);
             let status = path[1..].parse().unwrap_or(StatusCode::OK);
-            // hyper drops a content that must not be sent in HTTP/1, and sends it in HTTP/2.
+            // hyper drops content that must not be sent in HTTP/1, and sends it in HTTP/2.
             let is_content = request.version() != Version::HTTP_2 || (status == 200 && request.method() != "HEAD");
             let content = if is_content { Full::from("hello").boxed_unsync() } else { Empty::new().boxed_unsync() };
             response.status(status).body(content.map_err(|never| match never {}).boxed_unsync())
@@ -294,7 +294,7 @@ where
     response.map(|body| body.map_err(|_| Failed).boxed_unsync())
 }
 
-/// A body with the frames that the test writes.
+/// A body whose frames the test writes.
 fn written(steps: UnboundedReceiver<Step>, taken: Arc<AtomicUsize>) -> BoxBody {
     let frames = UnboundedReceiverStream::new(steps).map(move |step| {
         taken.fetch_add(1, Ordering::SeqCst);
@@ -337,7 +337,7 @@ async fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Sends a request on a connection of its own, which is closed when the response is dropped, or was read.
+/// Sends a request on its own connection, which closes when the response is dropped, or was read.
 async fn fetch(
     address: SocketAddr,
     protocol: Protocol,
@@ -377,7 +377,7 @@ async fn next_piece(response: &mut Response<Incoming>) -> Bytes {
     frame.into_data().expect("not the trailers")
 }
 
-/// Lets other tasks run for a while, so that what should not happen has the time to.
+/// Lets other tasks run for a while, so that a wrong event would have time to occur.
 async fn let_others_run() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;

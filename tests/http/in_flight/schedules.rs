@@ -1,5 +1,5 @@
-//! Random schedules of requests whose services and bodies end in every way, against a naive model: what is in flight,
-//! and what the windows were charged, is exact after each step.
+//! Random schedules whose services and bodies end in every way, against a naive model: the units in flight and the
+//! window charges are exact after each step.
 
 use std::future::{Ready, ready};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -27,7 +27,7 @@ const UNITS: u64 = 60;
 const BYTES: u64 = 300;
 const USUAL_BYTES: u64 = 20;
 
-/// The model of one key: what is in flight, and what its windows were charged.
+/// A model for one key: its units in flight, and its window charges.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Model {
     in_flight: u64,
@@ -53,7 +53,7 @@ impl Model {
         self.in_flight -= request.weight;
     }
 
-    /// Charges what was reported, and the bytes if there was a response; a shortfall as far as something is left.
+    /// Charges the reported cost, and the bytes if there was a response; a shortfall as far as units are left.
     fn settle(&mut self, request: &Plan, reported: Option<u64>, bytes: Option<u64>) {
         let settled = |charged: u64, estimate: u64, cost: u64, limit| (charged - estimate + cost).min(limit);
         self.units = settled(self.units, request.estimate, reported.unwrap_or(request.estimate), UNITS);
@@ -61,13 +61,13 @@ impl Model {
     }
 }
 
-/// What a request costs, and what becomes of it.
+/// A request's costs and fate.
 #[derive(Clone, Debug)]
 struct Plan {
     key: usize,
     weight: u64,
     estimate: u64,
-    /// What the service reports before it answers.
+    /// The cost that the service reports before it answers.
     reported: Option<u64>,
     service: Outcome,
     body: Script,
@@ -84,9 +84,9 @@ enum Outcome {
 /// A body.
 #[derive(Clone, Debug)]
 struct Script {
-    /// The steps to come, the next one last.
+    /// The remaining steps, the next one last.
     steps: Vec<Step>,
-    /// Whether it knows that there are no more, which ends nothing by itself.
+    /// Whether the body knows that no steps remain, which ends nothing by itself.
     knows_its_end: bool,
 }
 
@@ -108,7 +108,7 @@ impl Body for Script {
             Some(Step::Data(length)) => Ok(Frame::data(vec![0; usize::try_from(length).unwrap()].into())),
             Some(Step::Trailers) => Ok(Frame::trailers(HeaderMap::new())),
             Some(Step::Error) => Err("as planned"),
-            // Unlike `panic!`, it prints nothing.
+            // Unlike `panic!`, this prints nothing.
             Some(Step::Panic) => resume_unwind(Box::new("as planned")),
             Some(Step::Pending) => return Poll::Pending,
             None => return Poll::Ready(None),
@@ -145,7 +145,7 @@ impl Plan {
 
 type Answered = Either<Ready<Result<Response<Script>, &'static str>>, Pending<Result<Response<Script>, &'static str>>>;
 
-/// The service, which reports and then does as planned. The response has the settlement.
+/// The service reports its cost and then does as planned. The response carries the settlement.
 fn answer(mut request: Request<()>) -> Answered {
     let plan = request.extensions_mut().remove::<Plan>().unwrap();
     let settlement = request.extensions_mut().remove::<Settlement>().unwrap();
@@ -174,7 +174,7 @@ struct Answering {
     is_over: bool,
 }
 
-/// One schedule: a layer of three policies, and the model of each key.
+/// One schedule: a layer with three policies, and a model for each key.
 struct World {
     in_flight: Arc<Concurrency>,
     units: Window,
@@ -242,7 +242,7 @@ impl World {
                 self.answering.push(Answering { plan, body, settlement, reported, bytes: 0, is_over: false });
             }
             Ok(Poll::Ready(Ok(response))) => assert_eq!(response.status(), 429),
-            // It has failed, has panicked, or was dropped: over without a response.
+            // The request failed, panicked, or was dropped, so it is over without a response.
             _ => {
                 assert!(is_admitted && plan.service != Outcome::Answers, "{plan:?}");
                 model.release(&plan);
@@ -300,7 +300,7 @@ impl World {
 }
 
 #[test]
-fn what_is_in_flight_and_what_was_charged_is_exact_whatever_ends_a_request() {
+fn flights_and_charges_are_exact() {
     for seed in seeds(rounds(1_500, 100_000)) {
         let mut random = Random::new(seed);
         let mut world = World::new(random.below(4) == 0);

@@ -1,5 +1,5 @@
-//! Clients that read nothing do not shut out the others: an [`Overload`] takes back the units of bodies that stand
-//! still, in real servers.
+//! Clients that read nothing do not shut out the others: in real servers, an [`Overload`] takes back the units that
+//! stalled bodies hold.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -23,14 +23,14 @@ use crate::wire::{soon, until};
 const STREAMS: usize = 60;
 const OTHERS: usize = 1_000;
 
-/// A server that answers with a body of one frame.
+/// A server whose response body is one frame.
 async fn answering(layer: RateLimitLayer) -> SocketAddr {
     let answer = async |_| Ok::<_, Infallible>(Response::new(Full::new(Bytes::from_static(b"hello"))));
     serve(ServiceBuilder::new().layer(layer).service(service_fn(answer))).await
 }
 
-/// Opens streams of one connection, whose window of zero lets the server send no body. Returns their number of 200s,
-/// and what keeps them open.
+/// Opens streams on one connection, whose window of zero keeps the server from sending a body. Returns how many 200s
+/// came, and a guard that keeps the streams open.
 async fn open_streams(address: SocketAddr) -> (usize, impl Sized) {
     let socket = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = Builder::new().initial_window_size(0).handshake::<_, Bytes>(socket).await.unwrap();
@@ -51,7 +51,7 @@ async fn open_streams(address: SocketAddr) -> (usize, impl Sized) {
     (open.len(), (sender, open))
 }
 
-/// Sends requests on one connection, one after the other. Returns the number of 200s.
+/// Sends requests on one connection, one after the other. Returns how many 200s came.
 async fn get_all(address: SocketAddr) -> usize {
     let socket = TcpStream::connect(address).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(socket)).await.unwrap();
@@ -70,7 +70,7 @@ async fn get_all(address: SocketAddr) -> usize {
 
 /// The default without a setting; with a key; and beside a rate limit, so that a request has two policies.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_that_read_nothing_do_not_shut_out_others() {
+async fn stalled_streams_do_not_shut_out_others() {
     for policies in [
         |overload: Policy| vec![overload],
         |overload: Policy| vec![overload.key(HeaderKey::from_static("x-tenant"))],

@@ -1,5 +1,5 @@
-//! Clients that read slowly, or not at all: a request is in flight until the server has taken the last frame of its
-//! body, and a server takes no more frames than it can send.
+//! Clients that read slowly, or not at all: a request is in flight until the server has taken the body's last frame,
+//! and a server takes only as many frames as it can send.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -17,7 +17,7 @@ use tower_sluice::Concurrency;
 
 use super::{ESTIMATE, Protocol, Server, fetch, let_others_run, soon, until};
 
-/// An HTTP/2 client that allows the server to send so many bytes of each response, none at first.
+/// An HTTP/2 client that grants each response a send window, at first of zero bytes.
 struct Client {
     sender: SendRequest<Bytes>,
     window: UnboundedSender<u32>,
@@ -57,7 +57,7 @@ impl Client {
 }
 
 #[tokio::test]
-async fn a_window_of_zero_in_http2_holds_the_request() {
+async fn a_zero_http2_window_holds_the_request() {
     let mut server = Server::start(Concurrency::new(4)).await;
     let mut client = Client::connect(&server).await;
     let mut body = client.get("/download").await;
@@ -69,7 +69,7 @@ async fn a_window_of_zero_in_http2_holds_the_request() {
     let taken = Arc::clone(&handled.taken);
     let taken = || taken.load(Ordering::SeqCst);
     drop(handled);
-    // The body is complete. The server may take a frame before it can send it, and no more.
+    // The body is complete. The server may take one frame before it can send it, but not a second one.
     let_others_run().await;
     assert!(taken() <= 1 && server.limits.in_flight() == 1, "{}", taken());
     // Room for one byte.
@@ -87,7 +87,7 @@ async fn a_window_of_zero_in_http2_holds_the_request() {
 }
 
 #[tokio::test]
-async fn readers_with_a_window_of_zero_use_the_limit_up_until_they_reset_their_streams() {
+async fn zero_windows_hold_the_limit_until_reset() {
     let mut server = Server::start(Concurrency::new(4)).await;
     let mut client = Client::connect(&server).await;
     let mut readers = Vec::new();
@@ -108,7 +108,7 @@ async fn readers_with_a_window_of_zero_use_the_limit_up_until_they_reset_their_s
 
 /// The server has the whole content, which is one frame, and keeps it until the window lets it send.
 #[tokio::test]
-async fn a_window_of_zero_holds_a_response_of_one_frame() {
+async fn a_zero_window_holds_one_frame() {
     let server = Server::start(Concurrency::new(1)).await;
     for requests in 1..4 {
         let mut client = Client::connect(&server).await;
@@ -122,9 +122,9 @@ async fn a_window_of_zero_holds_a_response_of_one_frame() {
     }
 }
 
-/// As the guide says: a server takes all of a frame, although there is room for one byte of it.
+/// The guide says: a server takes a whole frame even if it has room for only one byte.
 #[tokio::test]
-async fn a_frame_of_which_one_byte_can_be_sent_is_over() {
+async fn a_partly_sent_last_frame_is_over() {
     let server = Server::start(Concurrency::new(1)).await;
     let mut client = Client::connect(&server).await;
     let body = client.get("/").await;
@@ -135,12 +135,12 @@ async fn a_frame_of_which_one_byte_can_be_sent_is_over() {
     drop(body);
 }
 
-/// More than the buffers of the system and of the server hold.
+/// More than the system's and the server's buffers hold.
 const FRAMES: usize = 1_024;
 const FRAME: Bytes = Bytes::from_static(&[b'x'; 65_536]);
 
 #[tokio::test]
-async fn a_client_that_does_not_read_in_http1_holds_the_request() {
+async fn an_unread_http1_response_holds_the_request() {
     let mut server = Server::start(Concurrency::new(1)).await;
     let (response, handled) = server.download(Protocol::Http1).await;
     for _ in 0..FRAMES {
@@ -161,7 +161,7 @@ async fn a_client_that_does_not_read_in_http1_holds_the_request() {
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_in_http1_is_over_when_it_disconnects() {
+async fn a_disconnected_http1_reader_is_over() {
     let mut server = Server::start(Concurrency::new(1)).await;
     let (response, handled) = server.download(Protocol::Http1).await;
     for _ in 0..FRAMES {
@@ -170,7 +170,7 @@ async fn a_client_that_does_not_read_in_http1_is_over_when_it_disconnects() {
     until(|| handled.taken() > 1).await;
     drop(response);
     until(|| server.limits.in_flight() == 0).await;
-    // What the server took from the body, which is more than the client got.
+    // The bytes that the server took from the body, which are more than the client got.
     let taken = (handled.taken() * FRAME.len()) as u64;
     assert_eq!(server.limits.charged(), (ESTIMATE, taken));
     assert!(handled.taken() < FRAMES);

@@ -1,4 +1,4 @@
-//! Long responses of frameworks: server-sent events, a gRPC stream, a WebSocket.
+//! Long framework responses: server-sent events, a gRPC stream, a WebSocket.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -23,7 +23,7 @@ use tower_sluice::{Concurrency, Permits, RateLimitLayer, Settlement};
 use super::{BOTH, Limits, Protocol, fetch, let_others_run, listen, next_piece, read, soon};
 use crate::echo::{EchoReply, EchoRequest};
 
-/// The items of a stream, of which the test writes as many as it likes. One stream at a time.
+/// A stream's items: the test writes any number. One stream at a time.
 pub(super) struct Source<T>(Arc<Mutex<Option<UnboundedReceiver<T>>>>);
 
 impl<T> Clone for Source<T> {
@@ -62,7 +62,7 @@ async fn server_sent_events() {
     let limits = Limits::new(Concurrency::new(1));
     let source = Source::new();
     let events = source.clone();
-    // The handler reports what each event costs, as it is sent.
+    // The handler reports each event's cost as it is sent.
     let handler = async move |settlement: Settlement| {
         let mut units = 0;
         Sse::new(tokio_stream::StreamExt::map(events.stream(), move |text: &str| {
@@ -89,7 +89,7 @@ async fn server_sent_events() {
         charged = (charged.0 + 60, charged.1 + 3 * 12);
         limits.are_over(charged).await;
 
-        // The client does, between two events.
+        // The client ends it, between two events.
         let events = source.fill();
         let mut response = fetch(address, protocol, "GET", "/events").await.unwrap();
         events.send("tick").unwrap();
@@ -126,7 +126,7 @@ async fn stream_replies(
     server.server_streaming(service, request).await
 }
 
-/// The end of a gRPC stream are its trailers, which have its status.
+/// A gRPC stream ends with its trailers, which have its status.
 #[tokio::test]
 async fn a_grpc_stream_of_the_server() {
     let limits = Limits::new(Concurrency::new(1));
@@ -146,7 +146,7 @@ async fn a_grpc_stream_of_the_server() {
     };
     let call = || call_with("");
     let reply = || EchoReply { message: "ten bytes!".to_owned() };
-    // Five bytes of gRPC's frame, and two of the field.
+    // gRPC's frame takes five bytes, and the field two.
     let length = 17;
 
     for (end, known_end) in [
@@ -175,7 +175,7 @@ async fn a_grpc_stream_of_the_server() {
             Err(status) => assert_eq!(Some(status.code()), failure),
         }
         limits.are_over((limits_before.0 + 25, limits_before.1 + 3 * length)).await;
-        // And of the call that was rejected, which never began.
+        // The last end belongs to the rejected call, which never began.
         assert_eq!(limits.ends.take().last(), Some(&Some(known_end)), "{failure:?}");
     }
 
@@ -189,7 +189,7 @@ async fn a_grpc_stream_of_the_server() {
     limits.are_over((units + 25, bytes + length)).await;
     assert_eq!(limits.end(), Some(RequestEnd::CutOff));
 
-    // The server fails before it streams: its status is in the head.
+    // The server fails before it streams, so its status is in the head.
     assert_eq!(call_with("fail").await.unwrap_err().code(), Code::Unavailable);
     super::until(|| limits.in_flight() == 0).await;
     assert_eq!(limits.end(), Some(RequestEnd::Failed));
@@ -203,7 +203,7 @@ async fn echo(mut socket: WebSocket) {
     }
 }
 
-/// A WebSocket in the bytes of RFC 6455.
+/// A WebSocket in the bytes that RFC 6455 defines.
 struct Socket(TcpStream);
 
 impl Socket {
@@ -234,8 +234,9 @@ impl Socket {
     }
 }
 
+/// Its handler has taken the permits, so it is in flight until it closes.
 #[tokio::test]
-async fn a_websocket_whose_handler_takes_the_permits_is_in_flight_until_it_closes() {
+async fn a_websocket_with_permits_is_in_flight() {
     let limits = Limits::new(Concurrency::new(2));
     let taking = |Extension(permits): Extension<Permits>, upgrade: WebSocketUpgrade| async move {
         let taken = permits.take();
@@ -263,9 +264,9 @@ async fn a_websocket_whose_handler_takes_the_permits_is_in_flight_until_it_close
     }
 }
 
-/// The response that begins an upgrade ends at once, and what it cost is final.
+/// The response that begins an upgrade ends at once, and its cost is final.
 #[tokio::test]
-async fn a_websocket_whose_handler_takes_nothing_is_in_flight_until_it_opens() {
+async fn a_websocket_without_permits_ends_on_opening() {
     let limits = Limits::new(Concurrency::new(1));
     let (report, reported) = mpsc::unbounded_channel();
     let leaving = move |settlement: Settlement, upgrade: WebSocketUpgrade| async move {

@@ -1,4 +1,4 @@
-//! Failures of limiters, and invalid policies.
+//! Limiter failures, and invalid policies.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ impl Limiter for Broken {
 }
 
 #[tokio::test]
-async fn a_limiter_that_fails_is_never_a_429() {
+async fn a_failed_limiter_never_answers_429() {
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(3))));
     let reject = RateLimitLayer::builder([by_key("bucket", Arc::clone(&bucket)), by_key("broken", Arc::new(Broken))])
         .verdict()
@@ -29,7 +29,7 @@ async fn a_limiter_that_fails_is_never_a_429() {
         let rejected = send(&reject, ask()).await;
         assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (503, "1"));
         assert!(!rejected.headers.contains_key("x-rate-limited-for"));
-        // No policy has rejected it, and yet it was not admitted.
+        // No policy has rejected the request, but it was not admitted either.
         let verdict = rejected.verdict.unwrap();
         assert!(!verdict.is_allowed() && verdict.violated().next().is_none());
     }
@@ -42,7 +42,7 @@ async fn a_limiter_that_fails_is_never_a_429() {
 }
 
 #[test]
-fn invalid_policies_are_rejected_when_the_layer_is_made() {
+fn building_a_layer_rejects_invalid_policies() {
     let rejected = |policies: Vec<Policy>| RateLimitLayer::try_new(policies).unwrap_err();
     assert_eq!(rejected(vec![]), PolicyError::NoPolicy);
     let twice = rejected(vec![Policy::new("a", one()), Policy::new("b", one()), Policy::new("a", one())]);
@@ -69,7 +69,7 @@ fn invalid_policies_are_rejected_when_the_layer_is_made() {
 
 #[test]
 #[should_panic(expected = "two policies are named `a`")]
-fn the_infallible_constructor_panics_with_the_same_message() {
+fn the_infallible_constructor_panics_with_the_message() {
     let _layer = RateLimitLayer::builder([Policy::new("a", one()), Policy::new("a", one())]).verdict().build();
 }
 

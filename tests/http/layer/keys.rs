@@ -1,4 +1,4 @@
-//! Keys of policies, and requests without one.
+//! Policy keys, and requests without one.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ fn from_peer(address: &str) -> Request<()> {
 }
 
 #[tokio::test]
-async fn a_quota_per_client_is_a_bucket_for_each_address() {
+async fn each_address_has_its_own_bucket() {
     let layer = RateLimitLayer::per_client(Quota::per_hour(1).burst(2));
     let peers = ["1.2.3.4:1", "1.2.3.4:2", "1.2.3.4:3", "1.2.3.5:1"];
     assert_eq!(statuses(&layer, peers.map(from_peer)).await, [200, 200, 429, 200]);
@@ -27,7 +27,7 @@ async fn a_quota_per_client_is_a_bucket_for_each_address() {
 }
 
 #[test]
-fn a_pointer_to_a_key_is_that_key() {
+fn a_keys_pointer_is_that_key() {
     fn assert_is<K: KeyExtractor>(key: &K, of: &dyn KeyExtractor) {
         let request = request(&[("x-api-key", "a")]);
         let head = RequestHead::from(&request);
@@ -99,7 +99,7 @@ async fn each_key_has_its_own_budget() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_treated_as_the_policy_says() {
+async fn a_missing_key_follows_the_policy() {
     let policy = || Policy::new("p", one()).key(HeaderKey::from_static("x-api-key"));
     let bare = || request(&[]);
 
@@ -118,7 +118,7 @@ async fn a_missing_key_is_treated_as_the_policy_says() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_sent_twice_is_always_rejected() {
+async fn a_duplicate_key_is_always_rejected() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
         let layer = RateLimitLayer::builder(
             Policy::new("p", one()).key(HeaderKey::from_static("x-api-key")).on_missing_key(choice),
@@ -132,8 +132,9 @@ async fn a_key_that_is_sent_twice_is_always_rejected() {
     }
 }
 
+/// The response does not disclose the cure.
 #[tokio::test]
-async fn a_server_without_peer_addresses_answers_500_and_sends_no_cure() {
+async fn missing_peer_addresses_answer_500() {
     for choice in [MissingKey::Reject, MissingKey::Skip, MissingKey::Share] {
         let layer = RateLimitLayer::builder(Policy::new("p", one()).key(PeerIp::new()).on_missing_key(choice))
             .verdict()

@@ -20,8 +20,9 @@ use tower_sluice::{
 
 use super::{by_key, hello, one, request, send, statuses};
 
+/// A policy that no wait helps goes before one that waits for a release.
 #[tokio::test]
-async fn a_policy_that_no_wait_helps_sets_the_status_before_one_that_waits_for_a_release() {
+async fn an_unhelpful_wait_sets_the_status() {
     let layer = RateLimitLayer::new([
         Policy::new("in-flight", Concurrency::new(1)),
         Policy::new("units", FixedWindow::new(Quota::per_hour(3)))
@@ -48,7 +49,7 @@ async fn several_policies_charge_all_or_none() {
     .verdict()
     .build();
     let ask = |key: &'static str| request(&[("x-api-key", key)]);
-    // Nine requests of `a` are rejected, and none of them charges the shared policy.
+    // Nine requests by `a` are rejected without charging the shared policy.
     assert_eq!(
         statuses(&layer, std::iter::repeat_with(|| ask("a")).take(10)).await,
         [[200].as_slice(), &[429; 9]].concat()
@@ -59,10 +60,10 @@ async fn several_policies_charge_all_or_none() {
     let verdict = rejected.verdict.unwrap();
     let violated: Vec<_> = verdict.violated().map(|policy| policy.name()).collect();
     assert_eq!(violated, ["shared", "each"]);
-    // The third would have admitted it: it reports what is left, and has nothing to refund.
+    // The third policy would have admitted it: it reports the remaining quota, and has nothing to refund.
     let each_day = verdict.policies()[2].decision();
     assert!(each_day.is_allowed() && each_day.remaining() == 1 && each_day.receipt() == Receipt::NONE);
-    // The longest wait and the status of its policy are advertised.
+    // The response advertises the longest wait, with its policy's status.
     assert_eq!((rejected.status.as_u16(), rejected.headers["retry-after"].to_str().unwrap()), (429, "3600"));
 }
 
@@ -120,11 +121,12 @@ async fn a_lost_race_refunds_every_charge() {
     assert_eq!(queue.waiting(), 0);
 }
 
+/// It leaves the queue.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_cancelled_while_it_waits_stays_charged_and_leaves_the_queue() {
+async fn a_cancelled_waiter_stays_charged() {
     let queue = Arc::new(LeakyQueue::new(Quota::per_hour(1)).max_wait(Duration::MAX));
     let bucket = Arc::new(RateLimiter::in_memory(TokenBucket::new(Quota::per_hour(10))));
-    // Declared first, yet charged last, so that no request waits only to be rejected.
+    // Declared first, but charged last, so that no request waits only to be rejected.
     let layer =
         RateLimitLayer::builder([Policy::new("queue", Arc::clone(&queue)), Policy::new("bucket", Arc::clone(&bucket))])
             .verdict()
@@ -140,7 +142,7 @@ async fn a_request_that_is_cancelled_while_it_waits_stays_charged_and_leaves_the
 }
 
 #[tokio::test]
-async fn a_shadow_counts_and_reports_and_never_rejects() {
+async fn a_shadow_counts_and_rejects_nothing() {
     let layer = RateLimitLayer::builder([
         by_key("shadow", one()).shadow(),
         by_key("shadow-queue", LeakyQueue::new(Quota::per_hour(1)).max_queue(1)).shadow(),
@@ -158,7 +160,7 @@ async fn a_shadow_counts_and_reports_and_never_rejects() {
 }
 
 #[tokio::test]
-async fn a_shadow_queue_fills_up_without_delaying_requests() {
+async fn a_shadow_queue_delays_no_request() {
     let layer = RateLimitLayer::builder(
         Policy::new("queue", LeakyQueue::new(Quota::per_hour(1)).max_queue(2).max_wait(Duration::MAX)).shadow(),
     )

@@ -1,4 +1,4 @@
-//! Status, fields, body and verdict of responses.
+//! Response status, fields, body and verdict.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter, Verdict};
 use super::{hello, one, request, send};
 
 #[tokio::test]
-async fn a_client_that_waits_as_advertised_is_admitted() {
+async fn waiting_as_advertised_is_enough() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_capacity(16).with_clock(clock.clone());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_minute(7).burst(1)), store);
@@ -45,7 +45,7 @@ async fn a_client_that_waits_as_advertised_is_admitted() {
 }
 
 #[tokio::test]
-async fn the_status_is_429_per_client_and_503_for_a_shared_limit() {
+async fn shared_limits_answer_503_others_429() {
     let each = |policy: Policy| async move {
         let layer = RateLimitLayer::builder(policy).verdict().build();
         let _first = send(&layer, request(&[("x-api-key", "a")])).await;
@@ -58,7 +58,7 @@ async fn the_status_is_429_per_client_and_503_for_a_shared_limit() {
 }
 
 #[tokio::test]
-async fn responses_carry_the_verdict_and_layers_add_theirs() {
+async fn responses_carry_every_layers_verdict() {
     let inner = RateLimitLayer::builder(Policy::new("inner", TokenBucket::new(Quota::per_hour(5)))).verdict().build();
     let outer = RateLimitLayer::builder(Policy::new("outer", SlidingWindow::new(Quota::per_hour(9)))).verdict().build();
     let service = ServiceBuilder::new().layer(outer).layer(inner).service(hello());
@@ -70,7 +70,7 @@ async fn responses_carry_the_verdict_and_layers_add_theirs() {
 }
 
 #[tokio::test]
-async fn the_verdict_is_attached_only_if_it_is_enabled() {
+async fn the_verdict_is_attached_if_enabled() {
     for (layer, is_attached) in [
         (RateLimitLayer::new(Policy::new("p", one())), false),
         (RateLimitLayer::builder(Policy::new("p", one())).verdict().build(), true),
@@ -83,7 +83,7 @@ async fn the_verdict_is_attached_only_if_it_is_enabled() {
 }
 
 #[tokio::test]
-async fn a_request_to_which_no_policy_applies_has_a_verdict_without_policies() {
+async fn inapplicable_policies_leave_an_empty_verdict() {
     let layer = RateLimitLayer::builder(Policy::new("p", one()).when(|_| false)).verdict().build();
     let answer = send(&layer, request(&[])).await;
     assert_eq!(answer.verdict.map(|verdict| (verdict.is_allowed(), verdict.policies().len())), Some((true, 0)));
@@ -91,7 +91,7 @@ async fn a_request_to_which_no_policy_applies_has_a_verdict_without_policies() {
 }
 
 #[tokio::test]
-async fn exempt_preflights_have_a_verdict_without_policies() {
+async fn exempt_preflights_have_an_empty_verdict() {
     let layer =
         RateLimitLayer::builder(Policy::new("p", one())).verdict().exempt_preflights(Quota::per_hour(1)).build();
     for decisions in [0, 1] {

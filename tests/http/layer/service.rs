@@ -19,7 +19,7 @@ use tower_sluice::{LeakyQueue, Limiter, Policy, Quota, RateLimitLayer, Rejection
 use super::{Body, hello, one, request};
 
 #[tokio::test]
-async fn readiness_is_that_of_the_inner_service() {
+async fn readiness_follows_the_inner_service() {
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     handle.allow(0);
@@ -47,9 +47,9 @@ async fn only_admitted_requests_reach_the_inner_service() {
     assert!(handle.next_request().now_or_never().is_none(), "a rejected request reached the inner service");
 }
 
-/// The mock panics when it is called without having been polled ready, like a clone of a service that was.
+/// The mock panics if it is called without having been polled ready, as a clone would be.
 #[tokio::test(start_paused = true)]
-async fn the_readied_service_is_the_one_called_after_a_wait() {
+async fn the_readied_service_is_called_after_waiting() {
     let layer = RateLimitLayer::builder(Policy::new("queue", LeakyQueue::new(Quota::per_second(10)))).verdict().build();
     let (mut service, mut handle) = tower_test::mock::spawn_layer::<Request<()>, Response<Body>, _>(layer);
     handle.allow(2);
@@ -67,7 +67,7 @@ async fn the_readied_service_is_the_one_called_after_a_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_waiting_request_keeps_the_permit_that_it_was_given() {
+async fn a_waiter_keeps_its_service_permit() {
     let queue = LeakyQueue::new(Quota::per_second(10));
     let service = ServiceBuilder::new()
         .layer(RateLimitLayer::builder(Policy::new("queue", queue)).verdict().build())
@@ -82,7 +82,7 @@ async fn a_waiting_request_keeps_the_permit_that_it_was_given() {
 }
 
 #[tokio::test]
-async fn buffers_and_load_shedding_go_around_it_and_inside() {
+async fn buffers_and_load_shedding_go_anywhere() {
     let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(2)))).verdict().build();
     let service = ServiceBuilder::new().buffer(8).layer(layer.clone()).service(hello());
     assert_eq!(service.clone().oneshot(request(&[])).await.unwrap().status(), 200);
@@ -93,7 +93,7 @@ async fn buffers_and_load_shedding_go_around_it_and_inside() {
 
 #[tokio::test]
 async fn request_bodies_need_not_implement_body() {
-    // Neither a `Body` nor `Send`: the layer does not touch it before the decision.
+    // It implements neither `Body` nor `Send`, because the layer does not touch it before the decision.
     struct Untouchable(#[allow(dead_code)] std::rc::Rc<()>);
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service = layer
@@ -103,7 +103,7 @@ async fn request_bodies_need_not_implement_body() {
 }
 
 #[tokio::test]
-async fn all_services_of_a_layer_share_its_budget() {
+async fn a_layers_services_share_its_budget() {
     let layer = RateLimitLayer::builder(Policy::new("p", TokenBucket::new(Quota::per_hour(3)))).verdict().build();
     let mut admitted = 0;
     for _ in 0..1_000 {
@@ -123,21 +123,21 @@ fn static_promises() {
     is_send::<ResponseFuture<Inner, ()>>();
     is_shared::<Arc<dyn Limiter>>();
     is_shared::<Box<dyn KeyExtractor>>();
-    // A response is as shareable as that of the inner service.
+    // A response is `Sync` if the inner service's response is.
     is_shared::<Response<ResponseBody<Body>>>();
     is_shared::<RejectionBody>();
     is_shared::<Verdict>();
     is_shared::<Rejection>();
-    // The type can be named in a struct, without parameters.
+    // A struct can name the type without parameters.
     struct App {
         _limits: RateLimitLayer,
     }
     let _app = App { _limits: RateLimitLayer::builder(Policy::new("p", one())).verdict().build() };
 }
 
-/// The boxed bodies of axum, reqwest and others have to be `Send`, and those of some `Sync` as well.
+/// axum, reqwest and others need boxed bodies that are `Send`, some of them also `Sync`.
 #[tokio::test]
-async fn a_response_can_be_boxed_with_bodies_that_must_be_sync() {
+async fn responses_can_be_boxed_as_sync() {
     use http_body_util::BodyExt;
     use http_body_util::combinators::BoxBody;
 
@@ -152,7 +152,7 @@ async fn a_response_can_be_boxed_with_bodies_that_must_be_sync() {
 
 #[test]
 fn an_empty_inner_body_compiles() {
-    // `Empty` is what many inner services answer with; the response body is generic over it.
+    // Many inner services answer with `Empty`; the response body is generic over it.
     let layer = RateLimitLayer::builder(Policy::new("p", one())).verdict().build();
     let service =
         layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new())) }));

@@ -22,7 +22,7 @@ fn clock() -> ManualClock {
     ManualClock::starting_at(Timestamp::from_nanos(1_000_000_020_000_000_000))
 }
 
-/// The status, and `Retry-After`.
+/// Returns the status, and `Retry-After`.
 fn send(layer: &RateLimitLayer) -> (u16, Option<u64>) {
     let handler = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let mut request = Request::new(());
@@ -52,7 +52,7 @@ fn layer(policies: impl IntoPolicies, lots: &[(u64, Option<Duration>)]) -> RateL
 
 /// One request per minute, which takes the bought unit that expires first.
 #[test]
-fn a_wait_that_units_do_not_outlast_is_not_told() {
+fn waits_beyond_expiry_are_not_advertised() {
     let (second, hour) = (Duration::from_secs(1), MINUTE * 60);
     for (lots, is_told) in [
         (&[(5, None)][..], true),
@@ -75,9 +75,9 @@ fn a_wait_that_units_do_not_outlast_is_not_told() {
     }
 }
 
-/// Bought units that expire before the window ends, and an alternative that lasts: the wait is the alternative's.
+/// The bought units expire before the window ends, and an alternative lasts, so the alternative's wait is advertised.
 #[test]
-fn an_alternative_is_told_for_units_that_expire() {
+fn an_alternative_covers_units_that_expire() {
     let clock = clock();
     let policies = rate("rate", MINUTE, &clock).and(bought(&clock).or_else(rate("included", 7 * MINUTE, &clock)));
     let layer = layer(policies, &[(1, Some(MINUTE / 60)), (1, Some(MINUTE / 30))]);
@@ -92,7 +92,7 @@ fn an_alternative_is_told_for_units_that_expire() {
     assert_eq!(send(&layer).0, 200);
 }
 
-/// A member that was passed over for bought units rejects again, once these will have expired.
+/// A member that was passed over for bought units rejects again if they will have expired.
 #[test]
 fn a_member_yields_to_units_that_last() {
     let clock = clock();
@@ -107,9 +107,9 @@ fn a_member_yields_to_units_that_last() {
     assert_eq!(send(&layer).0, 200);
 }
 
-/// Units of a window come back at its end, unlike bought ones.
+/// A window's units come back at its end, unlike bought ones.
 #[test]
-fn units_of_a_window_do_not_expire() {
+fn window_units_do_not_expire() {
     let clock = clock();
     let many = Policy::new("many", timed(FixedWindow::new(Quota::per(9, MINUTE)), &clock)).key(User::key());
     let layer = layer([rate("rate", MINUTE * 60, &clock), many, bought(&clock)], &[(5, None)]);
@@ -119,7 +119,7 @@ fn units_of_a_window_do_not_expire() {
     assert!(told.is_some_and(|told| told > 60), "{told:?}");
 }
 
-/// Clients are told whole seconds, by the end of which the units must not have expired.
+/// Clients get whole seconds, at the end of which the units must not have expired.
 #[test]
 fn waits_are_rounded_before_units_expire() {
     let second = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! Keys that owe something while their quotas change: the wait that is told by a quota is true under that quota.
+//! Keys in debt while their quotas change: a wait that one quota advertises is true under that quota.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use super::stack::{clock, timed};
 use crate::support::effort::rounds;
 use crate::support::trace::Trace;
 
-/// The plan of a request, which an authentication layer attaches.
+/// A request's plan, which an authentication layer attaches.
 #[derive(Clone, Copy)]
 struct Plan(Quota);
 
-/// An answer of the layer: the exact wait of a rejection, and whether it is a ban.
+/// The layer's answer: a rejection's exact wait, and whether it is a ban.
 struct Answer {
     wait: Option<Duration>,
     is_ban: bool,
 }
 
-/// Sends a request of alice that costs `units` in the end.
+/// Sends a request as alice that costs `units` in the end.
 fn send(layer: &RateLimitLayer, plan: Option<Quota>, units: u64) -> Answer {
     let handler = service_fn(move |request: Request<()>| async move {
         request.extensions().get::<Settlement>().unwrap().settle("api", units).unwrap();
@@ -63,7 +63,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::builder(policy).verdict().build()
 }
 
-/// Waits as told, and is admitted.
+/// Waits the advertised time, and is admitted.
 fn obey(layer: &RateLimitLayer, clock: &ManualClock, plan: Option<Quota>, told: Duration, context: &str) {
     clock.advance(told);
     let answer = send(layer, plan, 1);
@@ -71,10 +71,10 @@ fn obey(layer: &RateLimitLayer, clock: &ManualClock, plan: Option<Quota>, told: 
     assert_eq!(answer.wait, None, "told {told:?}: {context}");
 }
 
-/// A key owes twenty units of ten per hour when it gets ten per second. It was told 2.1 s, again and again: it was
+/// A key owes twenty units at ten per hour when it gets ten per second. It was told 2.1 s again and again, and was
 /// admitted after 7,560 s and 13,122 retries. The other way around, it was told 15 days, and admitted after 361 s.
 #[test]
-fn a_debt_is_paid_by_the_quota_that_told_the_wait() {
+fn the_advertising_quota_pays_the_debt() {
     let hour = Quota::per_hour(10);
     let (second, month) = (Quota::per_second(10), Quota::per(10, Duration::from_secs(86_400 * 10)));
     for (quota, bounds) in [(second, 1..4_u64), (month, 86_400..86_400 * 40)] {
@@ -96,10 +96,10 @@ fn a_debt_is_paid_by_the_quota_that_told_the_wait() {
     }
 }
 
-/// An obedient client whose plan changes at random while it owes something: before its request, while it waits, and by
-/// live changes. The last wait that it was told under its present plan is true.
+/// An obedient client whose plan changes at random while it is in debt: before its request, while it waits, and by live
+/// changes. The last wait that it got under its present plan is true.
 #[test]
-fn an_obedient_client_is_told_true_waits_through_all_changes() {
+fn waits_stay_true_through_plan_changes() {
     let quotas: Vec<Quota> = [(10, 3_600), (10, 1), (3, 60), (100, 86_400), (24, 86_400)]
         .map(|(limit, seconds)| Quota::per(limit, Duration::from_secs(seconds)))
         .into();
@@ -129,7 +129,7 @@ fn an_obedient_client_is_told_true_waits_through_all_changes() {
             assert!(!answer.is_ban, "banned: {context}");
             if let Some(wait) = answer.wait {
                 told += 1;
-                // Looks in between, as of support, charge nothing and change nothing.
+                // Peeks in between, as support makes them, charge nothing and change nothing.
                 clock.advance(wait / 3);
                 let _ = layer.handle().peek("api", "alice").now_or_never().unwrap().unwrap();
                 obey(&layer, &clock, plan, wait - wait / 3, &context);
@@ -139,9 +139,9 @@ fn an_obedient_client_is_told_true_waits_through_all_changes() {
     }
 }
 
-/// A request that came under the plan before, and is settled while the client waits under the plan since.
+/// A request came under the earlier plan, and is settled while the client waits under the later one.
 #[test]
-fn a_settlement_under_an_earlier_plan_keeps_the_wait() {
+fn settlements_under_earlier_plans_keep_the_wait() {
     let clock = clock();
     let layer = layer(policy(TokenBucket::new(Quota::per_hour(10)), &clock).cost(5));
     let (gate, opened) = tokio::sync::oneshot::channel::<()>();

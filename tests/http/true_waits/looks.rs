@@ -1,4 +1,4 @@
-//! Looks at a key, as support has them: they show the time of the next unit.
+//! Support peeks at a key and sees when the next unit comes.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ fn charge(limits: &LimitsHandle, units: u64) {
     let _ = charged.unwrap();
 }
 
-/// A unit is there when the look has said so, and not before.
+/// A unit is there at the time that the peek showed, and not before.
 fn is_true(algorithm: impl Algorithm, own_quota: bool, units: u64) {
     let clock = clock();
     let layer = layer(algorithm, own_quota, &clock);
@@ -49,11 +49,11 @@ fn is_true(algorithm: impl Algorithm, own_quota: bool, units: u64) {
     assert_eq!(passes_in(&limits), Duration::ZERO, "{units} units, after {wait:?}");
 }
 
-/// It showed the end of a sliding window, 19 hours late, and no time at all for keys with quotas of their own.
+/// It showed the end of a sliding window, 19 hours late, and no time at all for keys with their own quotas.
 #[test]
-fn a_look_shows_the_time_of_the_next_unit() {
+fn a_look_shows_the_next_units_time() {
     let quota = Quota::per_day(100);
-    // Used up, and beyond: the others are owed, and time pays them.
+    // Used up, and beyond: the other units are owed, and time pays them.
     for units in [100, 130, 1_234] {
         for own_quota in [false, true] {
             is_true(TokenBucket::new(quota), own_quota, units);
@@ -66,10 +66,10 @@ fn a_look_shows_the_time_of_the_next_unit() {
     }
 }
 
-/// Half of the limit at the end of a window, and the other half in the next one: the next unit comes as the first half
-/// fades, and not when the window ends.
+/// Half the limit is used at a window's end, and the other half in the next one. The next unit comes as the first half
+/// fades, not when the window ends.
 #[test]
-fn a_look_at_a_sliding_window_shows_when_its_estimate_has_faded() {
+fn a_sliding_look_shows_the_fading() {
     let clock = clock();
     let layer = layer(SlidingWindow::new(Quota::per_hour(100)), false, &clock);
     let limits = layer.handle();
@@ -81,9 +81,9 @@ fn a_look_at_a_sliding_window_shows_when_its_estimate_has_faded() {
     assert!(wait <= Duration::from_secs(72), "a unit of fifty in an hour: {wait:?}");
 }
 
-/// Support was shown the end of the ban, at which the limit was still used up.
+/// Support saw the ban's end, at which the limit was still used up.
 #[test]
-fn a_look_at_a_banned_key_shows_when_a_request_passes() {
+fn a_banned_keys_look_shows_the_pass() {
     let clock = clock();
     let layer = layer(TokenBucket::new(Quota::per_day(2)), false, &clock);
     let limits = layer.handle();
@@ -98,9 +98,9 @@ fn a_look_at_a_banned_key_shows_when_a_request_passes() {
     assert_eq!(passes_in(&limits).as_millis(), 60_000_000);
 }
 
-/// A queue whose customer has a pace of its own: nothing was shown.
+/// A queue whose customer has its own pace: the peek showed nothing.
 #[tokio::test(start_paused = true)]
-async fn a_look_at_a_full_queue_shows_when_a_request_is_accepted() {
+async fn a_full_queue_shows_its_next_place() {
     let queue = LeakyQueue::new(Quota::per_minute(1)).max_queue(1).max_wait(Duration::from_secs(600));
     let pace = Quota::per(1, Duration::from_secs(10));
     let layer = RateLimitLayer::new(Policy::new("api", queue).key(User::key()).quota_fn(move |_| Some(pace)));
@@ -124,7 +124,7 @@ async fn a_look_at_a_full_queue_shows_when_a_request_is_accepted() {
     assert!(Box::pin(send()).now_or_never().is_none(), "it waits, and is not rejected");
 }
 
-/// A limiter that tells when the key owes nothing, and not when the next unit is there.
+/// A limiter that reports when the key owes nothing, but not when the next unit is there.
 struct TellsReset(u64);
 
 impl Limiter for TellsReset {
@@ -139,7 +139,7 @@ impl Limiter for TellsReset {
 
 #[test]
 fn the_next_unit_follows_from_the_reset() {
-    // Three units take a minute. Of a limit that is not the bucket's, nothing is known.
+    // Three units take a minute. If the limit is not the bucket's, nothing is known.
     for (limit, wait) in [(3, Some(20)), (4, None)] {
         let layer = RateLimitLayer::new(Policy::new("api", Arc::new(TellsReset(limit))).key(User::key()));
         let status = layer.handle().peek("api", "alice").now_or_never().unwrap().unwrap();

@@ -31,7 +31,7 @@ fn until_banned(stack: &Stack) -> Answer {
 }
 
 #[test]
-fn the_wait_of_a_banned_client_covers_the_exhausted_limit() {
+fn a_bans_wait_covers_the_exhausted_limit() {
     let clock = clock();
     let stack = Stack::new(
         &clock,
@@ -46,8 +46,9 @@ fn the_wait_of_a_banned_client_covers_the_exhausted_limit() {
     assert_eq!(stack.call(Call::of("alice")).status, 200);
 }
 
+/// The longer wait comes from another policy.
 #[test]
-fn the_ban_of_one_policy_does_not_hide_the_longer_wait_of_another() {
+fn a_ban_hides_no_longer_wait() {
     let clock = clock();
     let stack = Stack::new(
         &clock,
@@ -65,7 +66,7 @@ fn the_ban_of_one_policy_does_not_hide_the_longer_wait_of_another() {
 }
 
 #[test]
-fn a_cost_that_never_fits_has_no_wait_even_during_a_ban() {
+fn impossible_costs_have_no_wait_when_banned() {
     let clock = clock();
     let stack = Stack::new(
         &clock,
@@ -80,11 +81,11 @@ fn a_cost_that_never_fits_has_no_wait_even_during_a_ban() {
     assert!(never.body.contains("more than is ever admitted"), "{}", never.body);
 }
 
-/// Random stacks of policies, each with some hundred requests of three clients: one ignores the waits; one waits as
+/// Random stacks of policies, each with some hundred requests by three clients: one ignores the waits; one waits as
 /// advertised, alone; and one waits as advertised while the others keep sending. Some refundable requests are held open
 /// meanwhile.
 #[test]
-fn random_stacks_advertise_true_waits_and_never_ban_an_obedient_client() {
+fn random_stacks_advertise_true_waits() {
     let mut tally = Tally::default();
     let mut trace = Trace::of(rounds(60, 1_000));
     while trace.goes_on([
@@ -150,7 +151,7 @@ impl Tally {
         self.bans += u64::from(answer.is_ban());
     }
 
-    /// Waits as advertised, and sends the same request again. Returns the time that passed. Held requests are finished
+    /// Waits as advertised, and sends an equal request again. Returns the time that passed. Held requests are finished
     /// and refunded before: a wait that assumes refunds is true if they are made.
     fn check(&mut self, stack: &Stack, answer: &Answer, held: &mut Vec<Held>, seed: u64) -> Duration {
         if !answer.is_rejected() {
@@ -185,9 +186,10 @@ impl Tally {
     }
 }
 
-/// Many concurrent logins from one address, of a household or an office, all with the right password.
+/// Many concurrent logins from one address, which a household or an office shares, all with the right password. They
+/// are not banned, and wait about one login's time.
 #[tokio::test]
-async fn concurrent_correct_logins_behind_one_address_are_not_banned_and_wait_about_one_login() {
+async fn concurrent_correct_logins_are_not_banned() {
     const LIMIT: usize = 20;
     let policy = Policy::new("failed-logins", SlidingWindow::new(Quota::per_hour(20)))
         .key(User::key())
@@ -232,7 +234,7 @@ async fn concurrent_correct_logins_behind_one_address_are_not_banned_and_wait_ab
             }
             let answer = Answer::of(&response.map(|_| String::new()), Call::of("one address"));
             assert!(!answer.is_ban());
-            // In the first round, 1 s, since no duration is known; later, the duration of logins.
+            // In the first round, 1 s, since no duration is known; later, the time that logins take.
             let most =
                 if rounds == 1 { Duration::from_secs(1) } else { Duration::from_secs(1).max(begun.elapsed() * 4) };
             assert!(answer.wait.is_some_and(|wait| wait <= most), "round {rounds}: {answer:?} of {most:?}");

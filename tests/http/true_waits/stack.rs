@@ -1,4 +1,4 @@
-//! A layer of several policies on a clock that the test moves, and requests to it.
+//! A layer with several policies on a clock that the test moves, and requests to it.
 #![allow(unreachable_pub)]
 
 use std::convert::Infallible;
@@ -37,7 +37,7 @@ pub fn timed<A: Algorithm>(
 pub struct Call {
     pub user: &'static str,
     pub cost: u64,
-    /// The status of the handler's response.
+    /// The status with which the handler responds.
     pub status: u16,
 }
 
@@ -50,7 +50,7 @@ impl Call {
         Self { user, cost: random.pick(&[1, 1, 1, 2, 3, 7]), status: random.pick(&[200, 200, 401]) }
     }
 
-    /// The cost function of policies whose requests differ in cost.
+    /// The cost function for policies whose requests differ in cost.
     pub fn cost_of(head: &RequestHead<'_>) -> u64 {
         head.extensions().get::<Self>().expect("every request has it").cost
     }
@@ -102,7 +102,7 @@ type Gate = Arc<std::sync::Mutex<Option<oneshot::Receiver<()>>>>;
 pub struct Stack {
     service: BoxCloneService<Request<Gate>, Response<Body>, Infallible>,
     clock: ManualClock,
-    /// The limiters of random policies.
+    /// The random policies' limiters.
     limiters: Vec<Arc<dyn Limiter>>,
 }
 

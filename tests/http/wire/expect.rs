@@ -1,5 +1,5 @@
-//! `Expect: 100-continue` on a request that waits in a queue. hyper sends 100 when the body is first polled, which
-//! is not before the inner service is called. So a client that waits for it uploads nothing before its turn, and
+//! `Expect: 100-continue` on a request that waits in a queue. hyper sends 100 when the body is first polled, which does
+//! not happen before the inner service is called. So a client that waits for it uploads nothing before its turn, and
 //! nothing at all if it is rejected. (RFC 9110, section 10.1.1, asks for an immediate response.)
 
 use std::sync::Arc;
@@ -32,7 +32,7 @@ impl Busy {
         Self { queue, turn, server, client }
     }
 
-    /// Sends the head of an upload, which waits in the queue.
+    /// Sends an upload's head, which waits in the queue.
     async fn announce(&mut self) {
         self.client.send(UPLOAD).await;
         until(|| self.queue.waiting() == 1).await;
@@ -49,7 +49,7 @@ impl Busy {
 }
 
 #[tokio::test]
-async fn continue_is_sent_at_the_turn_and_not_before() {
+async fn continue_is_sent_at_the_turn() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.let_in();
@@ -62,7 +62,7 @@ async fn continue_is_sent_at_the_turn_and_not_before() {
 
 /// Most clients send the body after about a second without 100. It stays in the system's buffers until the turn comes.
 #[tokio::test]
-async fn a_body_that_is_sent_without_continue_is_not_read_before_the_turn() {
+async fn an_early_body_waits_for_the_turn() {
     let mut busy = Busy::new(1).await;
     busy.announce().await;
     busy.client.send(vec![b'x'; 10_000]).await;
@@ -80,7 +80,7 @@ async fn a_body_that_is_sent_without_continue_is_not_read_before_the_turn() {
 }
 
 #[tokio::test]
-async fn a_rejection_replaces_continue_even_after_a_wait() {
+async fn a_rejection_after_waiting_replaces_continue() {
     for case in ["no place", "closed"] {
         let capacity = usize::from(case != "no place");
         let mut busy = Busy::new(capacity).await;

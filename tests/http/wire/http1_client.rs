@@ -1,4 +1,4 @@
-//! A minimal HTTP/1.1 client that checks every byte of a response.
+//! A minimal HTTP/1.1 client that checks every response byte.
 
 use std::io;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The value of a field that occurs at most once.
+    /// The value in a field that occurs at most once.
     pub(crate) fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.fields.iter().filter(|(field, _)| field == name);
         let line = lines.next().map(|(_, value)| value.as_str());
@@ -94,7 +94,7 @@ impl Connection {
         answer
     }
 
-    /// Waits for the end of the connection, before which nothing more may arrive.
+    /// Waits until the connection ends, before which nothing more may arrive.
     pub(crate) async fn ends(mut self) {
         let mut rest = Vec::new();
         // The system resets a connection with unread data.

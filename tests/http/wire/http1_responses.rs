@@ -8,8 +8,9 @@ use tower_sluice::rejection::RejectionFormat;
 use super::http1_client::Connection;
 use super::{Server, only};
 
+/// Otherwise it equals a rejected GET.
 #[tokio::test]
-async fn a_rejected_head_is_a_rejected_get_without_its_content() {
+async fn a_rejected_head_omits_the_content() {
     for format in [RejectionFormat::Problem, RejectionFormat::Text] {
         let server = Server::http1(RateLimitLayer::builder(only(1)).rejection_format(&format).build()).await;
         let mut connection = Connection::open(server.address).await;
@@ -20,7 +21,7 @@ async fn a_rejected_head_is_a_rejected_get_without_its_content() {
 
         let head = connection.ask("HEAD", "/").await.at_any_time();
         assert_eq!((head.status, &head.fields), (429, &rejected.fields));
-        // Any byte after the head would be parsed as the next response.
+        // The client would parse any byte after the head as the next response.
         assert_eq!(connection.ask("GET", "/").await.at_any_time(), rejected);
         assert_eq!(server.called(), 1);
     }
@@ -34,8 +35,9 @@ async fn a_rejected_head_is_a_rejected_get_without_its_content() {
     assert_eq!((rejected.status, rejected.field("content-length")), (429, Some("0")));
 }
 
+/// Every response has a date.
 #[tokio::test]
-async fn every_response_has_a_date_and_only_rejections_are_no_store() {
+async fn only_rejections_are_no_store() {
     let server = Server::http1(RateLimitLayer::builder(only(1)).fields(RateLimitFields::none()).build()).await;
     let mut connection = Connection::open(server.address).await;
     let mut names = async || {
@@ -49,10 +51,10 @@ async fn every_response_has_a_date_and_only_rejections_are_no_store() {
     assert_eq!(names, "content-type retry-after x-rate-limited-for cache-control content-length date");
 }
 
-/// A redirect or a 304 needs no `Retry-After`, since the client need not wait for either. And a cacheable response
-/// never has a partition key, which a cache would pass on to other clients.
+/// A redirect or a 304 needs no `Retry-After`, since the client does not wait for either. A cacheable response never
+/// has a partition key, because a cache would pass it on to other clients.
 #[tokio::test]
-async fn redirects_and_304_get_no_retry_after_and_no_key() {
+async fn redirects_and_304_get_no_retry_after() {
     let fields = RateLimitFields::draft11().partition_key();
     for (path, status, content) in [("/unchanged", 304, ""), ("/moved", 307, "over there")] {
         let server = Server::http1(RateLimitLayer::builder(only(2)).fields(fields).build()).await;
@@ -91,14 +93,14 @@ async fn a_rejection_replaces_continue() {
     connection.send(upload).await;
     assert_eq!(connection.answer("PUT").await.status, 429);
     assert_eq!(server.polled(), polled, "the body of a rejected request was polled");
-    // The client may or may not send the body: hyper cannot know, and so closes the connection.
+    // hyper cannot know whether the client will send the body, so it closes the connection.
     connection.ends().await;
     assert_eq!((server.arrived(), server.called()), (2, 1));
 }
 
-/// The rest of a body on a connection that is kept alive would be parsed as a request.
+/// On a connection that is kept alive, a body's rest would be parsed as a request.
 #[tokio::test]
-async fn an_unread_body_is_never_parsed_as_a_request() {
+async fn an_unread_body_is_never_a_request() {
     let smuggled = "GET /smuggled HTTP/1.1\r\nhost: test\r\n\r\n";
     let length = smuggled.len();
     let framings = [
@@ -109,14 +111,14 @@ async fn an_unread_body_is_never_parsed_as_a_request() {
         let server = Server::http1(RateLimitLayer::new(only(1))).await;
         let mut connection = Connection::open(server.address).await;
         assert_eq!(connection.ask("GET", "/").await.status, 200);
-        // A body that has arrived is skipped, and the connection is kept alive.
+        // hyper skips a body that has arrived, and keeps the connection alive.
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}")).await;
         let rejected = connection.answer("POST").await;
         assert_eq!(rejected.status, 429);
         assert_eq!(connection.ask("GET", "/").await.status, 429);
         assert_eq!((server.arrived(), server.called(), server.polled()), (3, 1, 0));
 
-        // Likewise if the next request is pipelined.
+        // This also holds if the next request is pipelined.
         let next = "HEAD / HTTP/1.1\r\nhost: test\r\n\r\n";
         connection.send(format!("POST /upload HTTP/1.1\r\nhost: test\r\n{framed}{next}")).await;
         assert_eq!(connection.answer("POST").await.status, 429);
@@ -140,9 +142,9 @@ async fn an_unread_body_is_never_parsed_as_a_request() {
     }
 }
 
-/// CORS outside of the limit, as documented, and inside.
+/// CORS outside the limit, as documented, and inside.
 #[tokio::test]
-async fn scripts_of_other_origins_can_read_a_rejection_if_cors_is_outside() {
+async fn cors_outside_exposes_rejections_to_scripts() {
     let cors = || CorsLayer::new().allow_origin(Any).expose_headers(EXPOSED_HEADERS);
     let hello = || axum::Router::new().route("/", axum::routing::get(|| async { "hello" }));
     for (app, is_outside) in [

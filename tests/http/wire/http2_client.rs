@@ -40,7 +40,7 @@ impl Frame {
         Self { kind, flags, stream, payload: payload.into() }
     }
 
-    /// Parses the first frame of these bytes, if it is complete.
+    /// Parses the first frame in these bytes, if it is complete.
     pub(crate) fn first_of(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (head, rest) = bytes.split_at_checked(9)?;
         let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
@@ -60,7 +60,7 @@ impl Frame {
         matches!(self.kind, DATA | HEADERS) && self.flags & END_STREAM != 0
     }
 
-    /// The error code, of a frame that has one.
+    /// The error code, if the frame has one.
     pub(crate) fn code(&self) -> Option<u32> {
         let at = match self.kind {
             RST_STREAM => 0,
@@ -70,8 +70,8 @@ impl Frame {
         Some(u32::from_be_bytes(self.payload[at..at + 4].try_into().unwrap()))
     }
 
-    /// Whether it begins a response of status 200, which every server encodes as one byte of
-    /// HPACK's static table (RFC 7541, appendix A).
+    /// Whether it begins a response with status 200, which every server encodes as one byte from HPACK's static table
+    /// (RFC 7541, appendix A).
     pub(crate) fn is_ok(&self) -> bool {
         self.kind == HEADERS && self.payload.first() == Some(&0x88)
     }
@@ -87,7 +87,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// All requests will be GETs of `path`.
+    /// Every request will be a GET for `path`.
     pub(crate) async fn open(address: SocketAddr, path: &'static str) -> Self {
         let socket = TcpStream::connect(address).await.unwrap();
         socket.set_nodelay(true).unwrap();
@@ -122,7 +122,7 @@ impl Connection {
         Frame::new(RST_STREAM, 0, stream, CANCEL.to_be_bytes()).write_to(out);
     }
 
-    /// Sends this many requests in one write. Returns their streams.
+    /// Sends this number of requests in one write. Returns their streams.
     pub(crate) async fn ask(&mut self, count: usize) -> Vec<u32> {
         let mut bytes = Vec::new();
         let streams = (0..count).map(|_| self.head(&mut bytes)).collect();
@@ -130,7 +130,7 @@ impl Connection {
         streams
     }
 
-    /// Sends this many requests, each followed by its reset, in one write.
+    /// Sends this number of requests, each followed by its reset, in one write.
     pub(crate) async fn ask_and_reset(&mut self, count: usize) -> io::Result<()> {
         let mut bytes = Vec::new();
         for _ in 0..count {
@@ -176,7 +176,7 @@ impl Connection {
         }
     }
 
-    /// Reads all frames of these streams until each has ended. Returns them by stream.
+    /// Reads all frames on these streams until each has ended. Returns them by stream.
     pub(crate) async fn answers(&mut self, streams: &[u32]) -> BTreeMap<u32, Vec<Frame>> {
         let mut answers: BTreeMap<_, Vec<Frame>> = streams.iter().map(|stream| (*stream, Vec::new())).collect();
         let mut open = answers.len();

@@ -64,7 +64,7 @@ impl Client {
         Self { requests, heard }
     }
 
-    /// Sends the head of a request. Returns the response, and the stream for the body.
+    /// Sends a request's head. Returns the response, and the stream for the body.
     async fn begin(&self, request: Request<()>, is_all: bool) -> (Response<RecvStream>, SendStream<Bytes>) {
         let mut requests = soon(self.requests.clone().ready()).await.unwrap();
         let (response, sender) = requests.send_request(request, is_all).unwrap();
@@ -78,7 +78,7 @@ impl Client {
         whole(response).await
     }
 
-    /// The frames of a stream so far.
+    /// The frames on a stream so far.
     fn heard_of(&self, stream: u32) -> Vec<Frame> {
         let heard = self.heard.lock().unwrap();
         let mut rest = heard.as_slice();
@@ -106,10 +106,10 @@ fn request(method: &str, fields: &[(&str, &str)]) -> Request<()> {
     fields.iter().fold(request, |request, (name, value)| request.header(*name, *value)).body(()).unwrap()
 }
 
-/// The whole response comes first, and then a reset with NO_ERROR, since the rest of the body is not needed. Not with
-/// REFUSED_STREAM, upon which clients retry automatically.
+/// The whole response comes first, and then a reset with NO_ERROR, since the rest of the body is not needed.
+/// REFUSED_STREAM would make clients retry automatically.
 #[tokio::test]
-async fn an_upload_is_rejected_while_it_is_in_progress() {
+async fn an_upload_in_progress_is_rejected() {
     for (media_type, frames) in
         [("text/plain", [HEADERS, DATA, RST_STREAM].as_slice()), ("application/grpc", &[HEADERS, RST_STREAM])]
     {
@@ -147,8 +147,9 @@ async fn an_upload_is_rejected_while_it_is_in_progress() {
     }
 }
 
+/// Otherwise it equals a rejected GET.
 #[tokio::test]
-async fn a_rejected_head_is_a_rejected_get_without_its_content() {
+async fn a_rejected_head_omits_the_content() {
     let custom = |length: Option<usize>| {
         RateLimitLayer::builder(only(1))
             .rejection_response(move |rejection, _| {
@@ -195,7 +196,7 @@ impl Limiter for Broken {
 }
 
 /// Names in lower case, values in ASCII, and no connection-specific fields (RFC 9113, section 8.2), in every response
-/// of the layer.
+/// from the layer.
 #[tokio::test]
 async fn all_responses_are_well_formed() {
     let key = || HeaderKey::from_static("x-key");

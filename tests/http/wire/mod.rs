@@ -32,7 +32,7 @@ use tower_sluice::store::MemoryStore;
 use tower_sluice::time::ManualClock;
 use tower_sluice::{Policy, Quota, RateLimitLayer, RateLimiter};
 
-/// Counts of requests, by how far they came.
+/// Counts requests, by how far they came.
 #[derive(Default)]
 struct Seen {
     /// Requests that reached the layer.
@@ -41,7 +41,7 @@ struct Seen {
     called: AtomicUsize,
     /// Responses that the inner service has not finished.
     under_way: AtomicUsize,
-    /// Polls of request bodies.
+    /// How often request bodies were polled.
     polled: AtomicUsize,
 }
 
@@ -61,7 +61,7 @@ impl Server {
         .await
     }
 
-    /// With hyper's own bounds on streams and resets, unless `change` sets others.
+    /// Uses hyper's own bounds on streams and resets, unless `change` sets others.
     async fn http2(layer: RateLimitLayer, change: impl FnOnce(&mut Http2)) -> Self {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         change(&mut builder);
@@ -90,7 +90,7 @@ impl Server {
         tokio::spawn(async move {
             loop {
                 let (socket, _) = listener.accept().await.unwrap();
-                // `TCP_NODELAY`: otherwise the last piece of a response waits for the acknowledgement of the previous
+                // Without `TCP_NODELAY`, a response's last piece would wait until the client acknowledges the previous
                 // one.
                 socket.set_nodelay(true).unwrap();
                 connect(TokioIo::new(socket), service.clone());
@@ -146,7 +146,7 @@ impl Drop for UnderWay {
     }
 }
 
-/// The body of a request, which counts its polls.
+/// A request body that counts its polls.
 struct Watched {
     body: Incoming,
     seen: Arc<Seen>,

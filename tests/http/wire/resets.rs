@@ -1,8 +1,8 @@
-//! HTTP/2 attacks: bursts of streams, and streams that are reset as soon as they are opened (Rapid
-//! Reset, CVE-2023-44487). Admitted requests stay charged, and nothing is leaked.
+//! HTTP/2 attacks: bursts of streams, and streams that are reset as soon as they are opened (Rapid Reset,
+//! CVE-2023-44487). Admitted requests stay charged, and nothing is leaked.
 //!
-//! hyper has its own bounds (200 concurrent streams, and 20 resets of streams that it has not accepted yet, in h2
-//! 0.4). These clients stay within them where the layer itself is tested.
+//! hyper has its own bounds: 200 concurrent streams, and, in h2 0.4, 20 resets of streams that it has not accepted yet.
+//! These clients stay within them where the layer itself is tested.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ async fn serves_one_more(server: &Server) -> bool {
 }
 
 #[tokio::test]
-async fn ten_thousand_resets_get_no_more_than_the_limit() {
+async fn resets_get_no_more_than_the_limit() {
     // Once with immediate responses, and once with responses that never come.
     for path in ["/", "/never"] {
         let server = limited().await;
@@ -45,9 +45,9 @@ async fn ten_thousand_resets_get_no_more_than_the_limit() {
     }
 }
 
-/// The same attack in one write.
+/// All resets come in one write.
 #[tokio::test]
-async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
+async fn resets_in_one_flight_are_limited() {
     let layer = || RateLimitLayer::new(only(100));
     let patient = Server::http2(layer(), |builder| {
         builder.max_pending_accept_reset_streams(10_000);
@@ -76,7 +76,7 @@ async fn ten_thousand_resets_in_one_flight_get_no_more_than_the_limit() {
 
 /// Exactly the burst is served, and no rejection makes clients retry automatically.
 #[tokio::test]
-async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
+async fn streams_in_one_flight_get_the_burst() {
     let server = Server::http2(RateLimitLayer::new(only(100)), |builder| {
         builder.max_concurrent_streams(500);
     })
@@ -90,7 +90,7 @@ async fn of_five_hundred_streams_in_one_flight_the_burst_is_served() {
         assert!(frames.last().unwrap().ends_stream(), "{frames:?}");
     }
 
-    // As many at a time as hyper allows by default, from three clients at once.
+    // Three clients at once send as many streams as hyper allows by default.
     let server = limited().await;
     let mut connections = Vec::new();
     for count in [200, 200, 100] {

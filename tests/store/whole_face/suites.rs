@@ -37,7 +37,7 @@ async fn records_pass_the_suites() {
     check_departures([queues.clone(), queues], seed_of(46)).await;
 }
 
-/// Each request panicked: this server has no timeout, and the sum of that and the time has no end.
+/// Each request panicked: this server has no timeout, so the sum of timeout and time overflows.
 #[tokio::test]
 async fn limiters_work_without_a_timeout() {
     let (server, quota) = (server(), Quota::per_second(9));

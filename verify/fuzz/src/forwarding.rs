@@ -1,4 +1,4 @@
-//! Properties of any list of forwarding addresses.
+//! Properties that hold for any list of forwarding addresses.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -9,7 +9,7 @@ use tower_sluice::key::{ClientIp, KeyExtractor, TrustedProxies};
 const PROXY: &str = "10.0.0.1:555";
 const STRANGER: &str = "192.0.2.1:555";
 
-/// The first byte chooses options; the rest are the header's lines.
+/// The first byte chooses options. The rest is the header's lines.
 pub struct Case<'a> {
     header: HeaderName,
     options: u8,
@@ -17,7 +17,7 @@ pub struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// `None` if a line cannot be the value of a header.
+    /// Returns `None` if a line cannot be a header's value.
     pub fn new(header: &'static str, data: &'a [u8]) -> Option<Self> {
         let (options, text) = data.split_first()?;
         let lines: Vec<_> = text.split(|byte| *byte == b'\n').collect();
@@ -49,7 +49,7 @@ impl<'a> Case<'a> {
     }
 
     /// Checks the resolved client against the definition. `split` parses a line from the left, independently of the
-    /// crate; `None` if the line is not well-formed, and so has no elements.
+    /// crate. It fails if the line is not well-formed, and so has no elements.
     pub fn check(&self, split: impl Fn(&'a [u8]) -> Option<Vec<&'a [u8]>>) {
         let trusted = || TrustedProxies::networks(["10.0.0.0/8", "fd00::/8"]).unwrap();
         let is_trusted = |ip: IpAddr| match ip {
@@ -60,7 +60,7 @@ impl<'a> Case<'a> {
         let by_range = self.resolve(trusted(), PROXY, &self.lines);
         let by_count = self.resolve(trusted().and_hops(count), PROXY, &self.lines);
 
-        // A peer that is not trusted is the client.
+        // An untrusted peer is the client.
         assert_eq!(self.resolve(trusted(), STRANGER, &self.lines), Some([192, 0, 2, 1].into()));
 
         // Elements to the left of the client's have no effect.
@@ -78,7 +78,7 @@ impl<'a> Case<'a> {
             }
         }
 
-        // The client is that of the definition.
+        // The client agrees with the definition.
         let Some(elements) = self.lines.iter().map(|line| split(line)).collect::<Option<Vec<_>>>() else { return };
         let elements: Vec<_> =
             elements.concat().into_iter().filter(|element| !element.trim_ascii().is_empty()).collect();

@@ -1,4 +1,4 @@
-//! A layer around a service that always succeeds, and checks of its responses.
+//! A layer around a service that always succeeds, and checks on its responses.
 
 use std::convert::Infallible;
 
@@ -17,7 +17,7 @@ pub fn send(layer: &RateLimitLayer, request: Request<()>) -> Option<Answer> {
     layer.layer(yes).oneshot(request).now_or_never().map(Result::unwrap)
 }
 
-/// Returns the only value of a field.
+/// Returns a field's only value.
 pub fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let mut lines = fields.get_all(name).iter();
     let value = lines.next()?.to_str().expect("visible ASCII");
@@ -25,7 +25,7 @@ pub fn field<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     Some(value)
 }
 
-/// Returns the advertised wait of a rejection: whole seconds and microseconds. `None` if no wait helps.
+/// Returns a rejection's advertised wait, in whole seconds and in microseconds, unless no wait helps.
 pub fn wait(fields: &HeaderMap) -> Option<(u64, u64)> {
     let (Some(seconds), Some(exact)) = (field(fields, "retry-after"), field(fields, "x-rate-limited-for")) else {
         assert!(!fields.contains_key("retry-after") && !fields.contains_key("x-rate-limited-for"));

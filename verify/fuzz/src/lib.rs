@@ -1,4 +1,4 @@
-//! Helpers of several targets.
+//! Helpers that several targets use.
 
 pub mod forwarding;
 pub mod layer;

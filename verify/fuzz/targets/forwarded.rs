@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Splits from the left, by the grammar of the RFC. A backslash is valid only in a quoted string.
+/// Splits from the left, by the RFC's grammar. A backslash is valid only in a quoted string.
 fn split(line: &[u8]) -> Option<Vec<&[u8]>> {
     let (mut elements, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
     for (at, byte) in line.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! For every quota, cost and time, the fields of a response parse, and a client that waits for the advertised time is
+//! For every quota, cost and time, a response's fields parse, and a client that waits for the advertised time is
 //! admitted.
 #![no_main]
 
@@ -114,7 +114,7 @@ fuzz_target!(|case: Case<'_>| {
             continue;
         }
         assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
-        // A lone client that waits for exactly the advertised time is admitted. (Neither value exceeds 24.8 days.)
+        // A lone client that waits for exactly the advertised time is admitted. (Both values stay below 24.8 days.)
         let Some((seconds, micros)) = advertised else { continue };
         let span = if step.waits_exactly { Duration::from_micros(micros) } else { Duration::from_secs(seconds) };
         if seconds < 2_147_483 && advance(span) {

@@ -1,4 +1,4 @@
-//! For every request head, a rejection is in the client's protocol, and no timeout panics.
+//! For every request head, a rejection is in the client's protocol, and timeouts never panic.
 #![no_main]
 
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tower_sluice::key::{CookieKey, HeaderKey, PathKey, QueryKey};
 use tower_sluice::{LeakyQueue, MissingKey, Policy, Quota, RateLimitLayer};
 use tower_sluice_fuzz::layer::{field, send, wait};
 
-/// Parses the input: a kind of policy and a path on the first line; then a field per line, after the first letter of
-/// its name.
+/// Parses the input: a policy kind and a path on the first line, then a field per line, after the first letter of its
+/// name.
 fn read(data: &[u8]) -> Option<(bool, Request<()>)> {
     let mut lines = data.split(|byte| *byte == b'\n');
     let (kind, path) = lines.next()?.split_first()?;
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(advertised.is_some(), status == 429);
             continue;
         };
-        // A Trailers-Only response of the request's media type.
+        // A Trailers-Only response with the request's media type.
         assert_eq!(answer.status(), StatusCode::OK);
         let asked =
             request.headers()["content-type"].as_bytes().split(|byte| *byte == b';').next().unwrap().trim_ascii();

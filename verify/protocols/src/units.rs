@@ -1,13 +1,13 @@
 //! Leases of units (`src/store/remote/leases.rs`): units are charged to a bucket on the server in advance, and spent in
-//! a process without a call until the lease ends. What was not spent in time is refunded by the next call.
+//! a process without a call until the lease ends. The next call refunds units that were not spent in time.
 //!
-//! A tick pays a tick of debt, and a unit costs [`Config::price`] ticks. All times are relative to now, so that the
-//! states are finitely many. A request costs one unit. A request that its layer takes back (`return_to_lease`) was not
-//! admitted in the end, and is left out: it is one that did not come.
+//! A tick pays a tick of debt, and a unit costs [`Config::price`] ticks. All times are relative to now, so that there
+//! are finitely many states. A request costs one unit. A request that its layer takes back (`return_to_lease`) was not
+//! admitted in the end, so it is left out, as if it had not come.
 //!
-//! The documented bound of `RemoteStore::leasing` is, for an interval of any length *t*, burst + rate × (*t* +
-//! lifetime). It holds for all intervals if and only if a bucket of burst + rate × lifetime admits the same requests:
-//! so a state has one number, [`World::allowance`], in place of a history.
+//! The documented bound for `RemoteStore::leasing` is, for an interval of any length *t*, burst + rate × (*t* +
+//! lifetime). It holds for all intervals if and only if a bucket with burst + rate × lifetime admits the same requests.
+//! So a state has one number, [`World::allowance`], in place of a history.
 
 use std::fmt::Write;
 
@@ -20,18 +20,18 @@ struct Config {
     processes: usize,
     /// In units.
     burst: i8,
-    /// In ticks, of one unit.
+    /// In ticks per unit.
     price: i8,
-    /// In ticks, of a lease.
+    /// In ticks per lease.
     lifetime: i8,
-    /// The most units of a lease.
+    /// The most units in a lease.
     most: i8,
-    /// Ticks of the rate above the bound, or below it.
+    /// Ticks at the rate above the bound, or below it.
     excess: i8,
     suspensions: u8,
-    /// Whether a lease that ended refunds at most what the rate cannot have paid since it was taken.
+    /// Whether a lease that has ended refunds only units that the rate cannot have paid since it was taken.
     refunds_by_age: bool,
-    /// Whether calls take no time and none is lost: far fewer states.
+    /// Whether calls take no time and are never lost, which means far fewer states.
     calls_are_instant: bool,
     flaw: Option<Flaw>,
 }
@@ -43,26 +43,26 @@ enum Flaw {
     SpentAfterItsEnd,
     /// A lease begins with the answer.
     BeginsWithAnswer,
-    /// A refund does not look at the time for which the units are still owed.
+    /// A refund ignores for how long the units are still owed.
     RefundedInFull,
-    /// What is refunded can be refunded again.
+    /// Refunded units can be refunded again.
     RefundedTwice,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
-    /// The debt of the bucket.
+    /// The bucket's debt.
     due: i8,
     processes: Vec<Process>,
     calls: Vec<Call>,
-    /// The ticks' worth of requests that may be admitted now.
+    /// The requests that may be admitted now, in ticks.
     allowance: i8,
     suspensions: u8,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Process {
-    /// Its clock stands still, as that of a suspended machine.
+    /// Its clock stands still, as on a suspended machine.
     is_suspended: bool,
     lease: Option<Lease>,
 }
@@ -88,7 +88,7 @@ struct Call {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Sends {
-    /// Of so many units, by a receipt.
+    /// Refunds these units, by a receipt.
     Refund {
         units: i8,
         receipt: i8,
@@ -108,7 +108,7 @@ enum Step {
     Run(usize),
     Answer(usize),
     Lose(usize),
-    /// And starts again.
+    /// The process crashes and starts again.
     Crash(usize),
     Suspend(usize),
     GoOn(usize),
@@ -121,11 +121,12 @@ impl Config {
     }
 
     const fn most_allowance(&self) -> i8 {
-        // A lease is spent before its lifetime is over: in whole ticks, one less.
+        // A lease is spent before its lifetime is over, which in whole ticks is one less.
         self.full() + self.lifetime - 1 + self.excess
     }
 
-    /// Ages above it are alike: `answer` tells a second lifetime apart, and a refund for how long it was not paid.
+    /// Greater ages are alike: `answer` distinguishes a second lifetime, and a refund distinguishes for how long it was
+    /// not paid.
     fn oldest(&self) -> i8 {
         (2 * self.lifetime).max(if self.refunds_by_age { self.most * self.price } else { 0 })
     }
@@ -136,7 +137,7 @@ impl Config {
 }
 
 impl World {
-    /// `KeyQuery::spend_lease`; else a call with what `Leases::next_action` says.
+    /// `KeyQuery::spend_lease`, otherwise a call for the action that `Leases::next_action` chooses.
     fn request(&mut self, config: &Config, index: usize) {
         let process = &mut self.processes[index];
         let mut extra = 0;
@@ -200,7 +201,7 @@ impl World {
             if lease.size > 0 {
                 held.is_asked_for = false;
             }
-            // Since when it is, against the end of the other: both are ages.
+            // Compares the lease's begin with the other's end. Both are ages.
             if lease.left == 0 && held.age - lease.age < config.lifetime {
                 if held.left == 0 {
                     held.remaining = lease.remaining;
@@ -211,7 +212,7 @@ impl World {
         self.processes[process].lease = Some(lease);
     }
 
-    /// One state for all that differ in what has no effect.
+    /// Merges states that differ only in values without effect.
     fn normalise(&mut self, config: &Config) {
         self.calls.sort_unstable();
         for (index, process) in self.processes.iter_mut().enumerate() {
@@ -220,7 +221,7 @@ impl World {
             if lease.left == 0 && config.flaw != Some(Flaw::RefundedTwice) {
                 lease.receipt = 0;
             }
-            // A call under way compares its own age, and says what is still asked for.
+            // A call under way compares its own age, and says which units are still asked for.
             let is_alone = !self.calls.iter().any(|call| call.process == index);
             if is_alone && config.is_over(lease) {
                 (lease.size, lease.is_asked_for, lease.remaining) = (0, false, 0);
@@ -236,7 +237,7 @@ impl World {
         self.allowance = (self.allowance + 1).min(config.most_allowance());
         let grow_older = |lease: &mut Lease, is_suspended: bool| {
             lease.receipt = (lease.receipt - 1).max(0);
-            // A second lifetime is told apart by `answer`.
+            // `answer` distinguishes a second lifetime.
             lease.age = (lease.age + i8::from(!is_suspended)).min(config.oldest());
         };
         for process in &mut self.processes {
@@ -255,7 +256,7 @@ impl World {
     }
 }
 
-/// Of a process, so that calls are finitely many. One refund and one call of its own go together.
+/// The most calls per process, so that calls are finitely many. One refund and one call of its own go together.
 const MOST_CALLS: usize = 2;
 
 impl Model for Config {
@@ -319,7 +320,7 @@ impl Model for Config {
             Step::Lose(index) => drop(next.calls.remove(index)),
             Step::Crash(index) => {
                 next.processes[index] = Process::default();
-                // Of what was sent, the server still runs what arrives.
+                // The server still runs messages that arrive.
                 next.calls.retain(|call| call.process != index || !matches!(call.sends, Sends::Answer { .. }));
             }
             Step::Suspend(index) => {
@@ -330,7 +331,7 @@ impl Model for Config {
             Step::Tick => next.tick(self),
         }
         next.normalise(self);
-        // What has been exceeded once is explored no further.
+        // If the bound is exceeded once, the state is not explored further.
         (next != *world && world.allowance >= 0).then_some(next)
     }
 
@@ -353,7 +354,7 @@ fn holds(config: &Config) -> bool {
     found.is_none()
 }
 
-/// A unit costs what the rate gives in a tick.
+/// A unit costs as much as the rate gives in a tick.
 const ONE: Config = Config {
     processes: 1,
     burst: 6,
@@ -370,32 +371,34 @@ const ONE: Config = Config {
 /// The burst is enough for leases of one unit and of two.
 const TWO: Config = Config { processes: 2, burst: 11, price: 2, calls_are_instant: true, ..ONE };
 
+/// The bound is the documented one, less one unit. A smaller one is exceeded.
 #[test]
-fn leases_of_one_process_keep_the_documented_bound_less_one_unit_and_no_smaller_one() {
+fn one_processs_leases_keep_the_bound() {
     assert!(holds(&ONE));
     assert!(holds(&Config { price: 2, ..ONE }));
-    // The call that takes a lease charges a unit of its own, which no other request has.
+    // The call that takes a lease charges a unit for itself, which other requests do not get.
     let longer = Config { lifetime: 3, excess: -1, ..ONE };
     assert!(holds(&longer));
     assert!(!holds(&Config { excess: -2, ..longer }));
 }
 
+/// A lease is spent too late by the time for which its machine was suspended.
 #[test]
-fn a_lease_is_spent_too_late_by_the_time_for_which_its_machine_was_suspended() {
+fn suspensions_let_leases_be_spent_late() {
     assert!(!holds(&Config { suspensions: 1, ..ONE }));
 }
 
-/// A refund shortens the queue of debts, so that a receipt from before is of a time at which the units are paid
-/// already. A later refund by it pays debts of others: more than the documented bound is admitted.
+/// A refund shortens the queue of debts, so an earlier receipt's time is one at which the units are paid already. A
+/// later refund by it pays others' debts, and more than the documented bound is admitted.
 #[test]
-fn leases_of_two_processes_exceed_the_documented_bound() {
+fn two_processes_exceed_the_documented_bound() {
     assert!(!holds(&TWO));
     assert!(holds(&Config { excess: 1, ..TWO }), "by half a unit here");
 }
 
-/// What the rate gave since a lease was taken may have paid for it: with that left out, the bound holds.
+/// The rate since a lease was taken may have paid for it. With that left out, the bound holds.
 #[test]
-fn leases_that_refund_by_their_age_would_keep_the_documented_bound() {
+fn refunds_by_age_would_keep_bounds() {
     assert!(holds(&Config { refunds_by_age: true, ..TWO }));
 }
 

@@ -1,4 +1,4 @@
-//! The files of the page. It needs nothing but these and the calls.
+//! The page's files. It needs only these and the calls.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, header};
 use super::body::AdminBody;
 use super::problem::Problem;
 
-/// Allows nothing from other origins, and no inline script: a key or a reason cannot become one. The icon is in the
+/// Allows nothing from other origins, and no inline script, so a key or a reason cannot become one. The icon is in the
 /// page.
 const SECURITY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
                         base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -22,7 +22,7 @@ const FILES: [(&str, &str, &str); 5] = [
     ("/words.js", JAVASCRIPT, include_str!("words.js")),
 ];
 
-/// Returns a file of the page.
+/// Returns a file for the page.
 pub(crate) fn file(parts: &Parts) -> Result<Response<AdminBody>, Problem> {
     let path = parts.uri.path();
     let Some((_, media_type, text)) = FILES.into_iter().find(|(file, ..)| *file == path) else {
@@ -39,7 +39,7 @@ pub(crate) fn file(parts: &Parts) -> Result<Response<AdminBody>, Problem> {
             (header::CONTENT_SECURITY_POLICY, SECURITY),
             (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
             (header::REFERRER_POLICY, "no-referrer"),
-            // Another build may have another page.
+            // Another build may have a different page.
             (header::CACHE_CONTROL, "no-cache"),
         ]
         .map(|(name, value)| (name, HeaderValue::from_static(value))),

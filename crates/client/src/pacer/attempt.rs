@@ -13,19 +13,20 @@ use super::line::PartnerLine;
 use super::meter::CallResult;
 use super::partners::PartnerKey;
 
-/// An attempt that waits for its turn, or is under way. Counted once; if it is dropped before its end, as cancelled,
-/// and if it was sent, the partner has not accepted it.
+/// An attempt that waits in line, or is under way. It is counted once. If it is dropped before its end, it counts as
+/// cancelled, and if it was sent, the partner has not accepted it.
 pub(super) struct Attempt {
     line: Arc<PartnerLine>,
     sent: Option<SentMark>,
     is_counted: bool,
 }
 
-/// How long a line logs no second pause.
+/// After a logged pause, a line logs no other for this long, in microseconds.
 const QUIET: u64 = 60_000_000;
 
 impl PartnerLine {
-    /// Lets a call try, unless the partner keeps failing and the dice say so. It touches no line and no network.
+    /// Lets a call try, unless the partner keeps failing and the dice say so. It does not touch the line or the
+    /// network.
     pub(super) fn admit(&self) -> Result<(), LineRejection> {
         let Some((throttle, health)) = self.health.as_deref() else { return Ok(()) };
         let now = self.common.micros(Instant::now());
@@ -68,7 +69,8 @@ impl PartnerLine {
         self.common.meter.log_paused(&self.partner(), Duration::from_micros(pause), now);
     }
 
-    /// The partner as log lines name it: the host; the hash of a key that the program makes, which may be a secret.
+    /// The partner as log lines name it: the host, or the hash of a key that the program makes, because that may be a
+    /// secret.
     fn partner(&self) -> PartnerName<'_> {
         PartnerName(self)
     }
@@ -93,8 +95,8 @@ impl Attempt {
         self.sent = self.line.health.as_deref().map(|(throttle, health)| health.lock().send(now, throttle));
     }
 
-    /// Moves the call to another partner, to which the one that was called has redirected it. That one has accepted the
-    /// call, and it failed or not at the other one.
+    /// Moves the call to another partner, to which the called one has redirected it. The called one has accepted the
+    /// call, which succeeds or fails at the other one.
     pub(super) fn redirected(&mut self, other: &Arc<PartnerLine>) {
         self.end(CallResult::Accepted);
         self.line = Arc::clone(other);
@@ -127,7 +129,7 @@ impl Drop for Attempt {
     }
 }
 
-/// A partner that is forgotten is throttled no more.
+/// A forgotten partner is no longer throttled.
 impl Drop for PartnerLine {
     fn drop(&mut self) {
         if self.health.as_deref().is_some_and(|(_, health)| health.lock().is_throttled()) {

@@ -1,4 +1,4 @@
-//! One call, over all its attempts: sent when its turn has come, and again if the partner rejected it.
+//! One call, over all its attempts: sent when it is its turn, and sent again if the partner rejected it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::meter::CallResult;
 use super::pace::{CallAnswer, CallReport};
 use super::partners::{PartnerKey, Partners};
 
-/// A client that sends requests of the type `Q`.
+/// A client that sends requests with the type `Q`.
 pub(super) trait Client<Q> {
     type Response: ResponseHead;
     type Error;
@@ -55,12 +55,12 @@ pub(super) struct PacedCall {
 /// The turn that a call waits for.
 enum NextTurn {
     InLine(JoinedLine),
-    /// The turn at a partner that rejected it after a redirect, and then the one in its own line.
+    /// A turn at the partner that rejected it after a redirect, and then one in its own line.
     AtOther(PlaceInLine),
 }
 
 impl Partners {
-    /// Has a call join the line of its partner.
+    /// Lets a call join its partner's line.
     pub(super) fn join(&self, key: &PartnerKey) -> Result<PacedCall, CallRefusal> {
         let runtime = Handle::try_current().map_err(|_| CallRefusal::NoRuntime)?;
         let line = self.line(key);
@@ -111,8 +111,8 @@ impl PacedCall {
             let Some(copy) = copy else { return Ok(response) };
             self.attempt = self.line.attempt();
             drop(response);
-            // The first service was ready already; for a further call, it has to become ready again. Until then nobody
-            // polls the place in line, so others are called if its turn comes.
+            // The first service was ready already. For a further call, it has to become ready again. Until then, nobody
+            // polls the place in line, so if its turn comes, others are called.
             client.ready().await.map_err(PacerError::Service)?;
             request = copy;
         }
@@ -133,7 +133,7 @@ impl PacedCall {
         }
     }
 
-    /// Takes in an answer. Returns whether the call waits for another turn.
+    /// Processes an answer. Returns whether the call waits for another turn.
     fn take_in(
         &mut self,
         departed: Departed,
@@ -150,7 +150,7 @@ impl PacedCall {
         }
         let rejecting = other.as_ref().unwrap_or(&self.line);
         rejecting.log_pause();
-        // Calls that left together before the line knew are rejected together: that is one attempt, of one call.
+        // Calls that left together before the line knew are rejected together. That uses up one attempt, for one call.
         self.attempts_left -= u32::from(is_news);
         if !has_copy {
             return false;
@@ -166,8 +166,7 @@ impl PacedCall {
         true
     }
 
-    /// Reports an answer to the line of the partner that gave it. Returns whether it is a rejection that was new to
-    /// that line.
+    /// Reports an answer to the line of the partner that gave it. Returns whether that line learns about a rejection.
     fn report(&mut self, departed: Departed, other: Option<&Arc<PartnerLine>>, reading: &ResponseReading) -> bool {
         let redirected = self.redirected.take();
         let Some(other) = other else { return departed.answered(reading.report) };

@@ -22,20 +22,20 @@ pub enum PacerError<E> {
     /// not sent, or it was sent and rejected, and could not be sent again in time.
     #[non_exhaustive]
     WaitTooLong {
-        /// The time after which the partner may take a call, as far as that is known.
+        /// The time after which the partner may accept a call, if known.
         retry_after: Option<Duration>,
     },
-    /// The partner accepts few or none of its calls, and the layer has a [`throttle`](crate::PacerLayer::throttle).
-    /// This one was not sent. Do without it, or retry in some seconds: one call per second is sent in any case, to
+    /// The partner accepts few calls or none at all, and the layer has a [`throttle`](crate::PacerLayer::throttle).
+    /// This one was not sent. Do without it, or retry in some seconds. One call per second is sent in any case, to
     /// notice when the partner is back.
     #[non_exhaustive]
     Throttled {
         /// How many calls the partner has accepted within the window.
         accepted: u64,
-        /// Of how many that were sent.
+        /// How many calls were sent within the window.
         sent: u64,
     },
-    /// The call was made outside of a tokio runtime, on whose timer a line waits.
+    /// The call was made outside a tokio runtime, whose timer a line needs to wait.
     NoRuntime,
     /// The inner service failed.
     Service(E),
@@ -75,7 +75,7 @@ impl<E: Error + 'static> Error for PacerError<E> {
 
 impl<E: Error + 'static> PacerError<E> {
     /// Returns the first `PacerError` in an error and its causes: `error` itself, or one that another layer or
-    /// middleware has wrapped. `E` is the error of the inner service.
+    /// middleware has wrapped. `E` is the inner service's error.
     ///
     /// ```
     /// use tower_sluice_client::PacerError;
@@ -90,7 +90,7 @@ impl<E: Error + 'static> PacerError<E> {
             if let Some(found) = error.downcast_ref() {
                 return Some(found);
             }
-            // An `io::Error` passes over its content, too.
+            // `io::Error::source` skips its own content.
             let content = error.downcast_ref().and_then(io::Error::get_ref);
             next = content.map(|error| error as &(dyn Error + 'static)).or_else(|| error.source());
         }
@@ -100,7 +100,7 @@ impl<E: Error + 'static> PacerError<E> {
 
 #[cfg(feature = "reqwest")]
 impl<E> PacerError<E> {
-    /// Returns the error of the inner service, or else this error as one of another service.
+    /// Returns the inner service's error, otherwise this error with another service's type.
     pub(super) fn into_service<F>(self) -> Result<E, PacerError<F>> {
         Err(match self {
             Self::Service(error) => return Ok(error),
@@ -112,7 +112,7 @@ impl<E> PacerError<E> {
     }
 }
 
-/// Why a line lets a call go no further.
+/// Why a line does not let a call continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineRejection {
     LineFull { max_waiters: usize },

@@ -1,9 +1,9 @@
-//! What a partner has accepted lately, and whether the next call is sent. Pure: instants are microseconds, and the
-//! caller draws the random number.
+//! The calls that a partner has accepted lately, and whether the next call is sent. Pure: instants are microseconds,
+//! and the caller draws the random number.
 
 use super::throttle::{AdaptiveThrottle, BUCKETS};
 
-/// How many calls of a window may fail before any is rejected here.
+/// How many calls in a window may fail before we reject any here.
 pub(super) const FREE_FAILURES: u64 = 10;
 
 /// The longest time between calls that are sent in any case, in microseconds.
@@ -17,13 +17,13 @@ pub(super) struct PartnerHealth {
     admitted: u64,
     /// How many calls the partner has accepted since its last failure.
     streak: u32,
-    /// When it has accepted the first of these.
+    /// When it accepted the first call in this streak.
     streak_began: u64,
-    /// When a call was last rejected here; `None` if the partner is not throttled.
+    /// When a call was last rejected here. Not set if the partner is not throttled.
     throttled: Option<u64>,
 }
 
-/// The calls of a twelfth of the window.
+/// The calls in a twelfth of the window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bucket {
     /// Which twelfth it is, since the clock began.
@@ -38,12 +38,12 @@ struct Bucket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SentMark(u64);
 
-/// The sums of a window.
+/// The sums over a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct WindowSums {
     /// The calls that the program wanted to make, without those that may still be answered.
     pub(super) wanted: u64,
-    /// Of these, the calls that were sent.
+    /// The calls that were sent.
     pub(super) sent: u64,
     pub(super) accepted: u64,
 }
@@ -64,18 +64,18 @@ pub(super) enum ThrottleChange {
 }
 
 impl PartnerHealth {
-    /// Decides on a call. `draw` returns a number of 64 bits, all equally likely.
+    /// Decides on a call. `draw` returns a uniformly distributed number with 64 bits.
     pub(super) fn admit(&mut self, now: u64, throttle: &AdaptiveThrottle, draw: impl FnOnce() -> u64) -> Admission {
         let sums = self.sums(now, throttle);
         let excess = sums.excess(throttle);
-        // The clock may go back: the next probe is not further away than from now.
+        // The clock may go back, so the next probe is counted from now at the latest.
         self.admitted = self.admitted.min(now);
         let interval = self.probe_interval(now);
         let is_sent = excess == 0 || now - self.admitted >= interval || !sums.is_hit(excess, throttle, draw());
         let was_throttled = self.throttled;
         if is_sent {
             self.admitted = now;
-            // Not at once: while a partner is at the edge, the two would alternate.
+            // Throttling does not end at once, because a partner at the edge would alternate between the two.
             let is_over = self.throttled.is_some_and(|last| now.saturating_sub(last) > throttle.width || now < last);
             if is_over && excess == 0 {
                 self.throttled = None;
@@ -99,8 +99,9 @@ impl PartnerHealth {
         SentMark(bucket.number)
     }
 
-    /// Returns the time between calls that are sent in any case: it halves each second while the partner accepts, so
-    /// that one that recovers is not overrun. And with each call at most: a second without calls shows nothing.
+    /// Returns the time between calls that are sent in any case. It halves each second while the partner accepts, so
+    /// that a recovering partner is not overrun. It halves at most once per call, because a second without calls shows
+    /// nothing.
     fn probe_interval(&self, now: u64) -> u64 {
         let seconds = now.saturating_sub(self.streak_began) / PROBE;
         let halvings = u32::try_from(seconds).unwrap_or(u32::MAX).min(self.streak);
@@ -130,7 +131,7 @@ impl PartnerHealth {
         for bucket in &self.buckets {
             // A bucket from later than now is from before the clock went back.
             let Some(age) = current.checked_sub(bucket.number).filter(|age| *age < BUCKETS as u64) else { continue };
-            // The calls of the present bucket, and of the one before, may still be answered.
+            // The calls in the present bucket and in the one before may still be answered.
             let sent = if age < 2 { bucket.accepted + bucket.failed } else { bucket.sent };
             sums.wanted += sent + bucket.throttled;
             sums.sent += sent;

@@ -50,11 +50,10 @@ use super::throttle::AdaptiveThrottle;
 /// ```
 ///
 /// A rejection is a 429, or a 503 or 403 with `Retry-After`: the partner has not carried the call out. The whole table
-/// is at [`WaitStatuses`]. If your partner may have carried it out, set
-/// [`attempts(1)`](Self::attempts). In gRPC, a rejection is a response without messages that has the status
-/// RESOURCE_EXHAUSTED, or UNAVAILABLE with a pushback, in its head, unless the pushback forbids to repeat the call.
-/// Trailers are not read: a status after the first message, or from a server that sends its head before it decides,
-/// pauses nothing.
+/// is at [`WaitStatuses`]. If your partner may have carried it out, set [`attempts(1)`](Self::attempts). In gRPC, a
+/// rejection is a response without messages that has the status RESOURCE_EXHAUSTED, or UNAVAILABLE with a pushback, in
+/// its head, unless the pushback forbids the client to repeat the call. Trailers are not read, so a status after the
+/// first message, or from a server that sends its head before it decides, pauses nothing.
 ///
 /// # What is read
 ///
@@ -68,9 +67,10 @@ use super::throttle::AdaptiveThrottle;
 /// | `RateLimit-Policy` | the quota per window, which is more exact than the whole seconds of `t` |
 /// | `grpc-status`, `grpc-retry-pushback-ms`, in the head | a rejection in gRPC, and how long it pauses the line |
 ///
-/// Of several policies, the tightest governs: the longest of the used-up budgets, or, if every budget has units left,
-/// the budget with the lowest rate. Those that count something other than requests are ignored, and so are fields of a
-/// response from a cache (`Age` above 0). `tests/vectors/partners.json` has the answers of more than forty public APIs.
+/// If there are several policies, the tightest governs: the used-up budget that lasts longest, or, if every budget has
+/// units left, the budget with the lowest rate. Policies that count something other than requests are ignored, and so
+/// are fields in a response from a cache (`Age` above 0). `tests/vectors/partners.json` has answers from more than
+/// forty public APIs.
 ///
 /// # How calls are spread
 ///
@@ -78,67 +78,68 @@ use super::throttle::AdaptiveThrottle;
 /// known, at first, after each reset and after each pause, one call goes alone, and the others wait for its response,
 /// or for a second.
 ///
-/// A partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call. How many
-/// calls it takes is not known, so they start slowly: after the first, two at a time, then four, and so on with each
-/// round trip, or each second if answers take longer. From 1,024 at a time on, there is no bound.
+/// A partner that reports nothing is not limited, except by [`quota`](Self::quota), until it rejects a call. It is
+/// unknown how many calls it accepts, so they start slowly: after the first, two at a time, then four, and so on with
+/// each round trip, or each second if answers take longer. From 1,024 at a time on, there is no bound.
 ///
 /// # A partner that rejects
 ///
 /// From each rejection, the layer learns a pace, as TCP does: the time between calls grows by half, or to the rate at
-/// which the partner has really accepted calls, but four times at most; and it shrinks by a 128th with each call that
-/// the partner accepts. Only a reported budget that is used up teaches none, since it says itself when it ends.
+/// which the partner has really accepted calls, but four times at most. It shrinks by a 128th with each call that the
+/// partner accepts. Only a reported budget that is used up does not teach a pace, since it says itself when it ends.
 ///
 /// The line pauses until the time that the rejection states, or for a second, and one call goes first. If the partner
 /// rejects it, the pace stays as it is, and the pause doubles, up to 32 seconds (a stated one only from the second time
-/// on). So the line never leaves together, and several clients that know nothing of each other share a quota:
+/// on). So the line never leaves together, and several clients that don't know of each other share a quota:
 /// `crates/client/src/pacer/tests/contest.rs` compares the layer with retries and backoff.
 ///
 /// A rejected call goes again if the pause ends within [`max_wait`](Self::max_wait). Otherwise, its caller gets the
 /// rejection.
 ///
 /// Calls that are under way are counted as if the partner had not seen them when it wrote the response. So it never
-/// gets more than it offered, unless other clients draw on the same quota.
+/// gets more calls than it offered, unless other clients use up the quota, too.
 ///
 /// # Accuracy
 ///
-/// Fields count whole seconds, rounded up. The layer narrows the end of a window down from one response to the next,
-/// and uses all but a few calls of a window of ten seconds or more (`crates/client/src/pacer/tests.rs`,
-/// `scripts/ci/partner`). A bucket is kept full and used at its rate: a burst that it has saved is not spent. What
+/// Fields count whole seconds, rounded up. The layer narrows a window's end down from one response to the next. In a
+/// window of ten seconds or more, it uses all but a few calls (`crates/client/src/pacer/tests.rs`,
+/// `scripts/ci/partner`). A bucket is kept full and used at its rate, so a burst that it has saved is not spent. What
 /// remains:
 ///
-/// - A window of one second, or a bucket that holds less than a second's worth and is empty, is only known to be over
-///   after a whole second.
-/// - A sliding window of ten seconds or more is used to nine tenths at least, and one of a second to six tenths. It
-///   rejects one call at most each time that it is used up, which goes again: the end of the remaining units, and the
-///   next unit, are not at the same instant.
+/// - Only after a whole second is it known that a window of one second is over, or that an empty bucket has refilled if
+///   it holds less than a second's worth.
+/// - A sliding window of ten seconds or more is used to nine tenths at least, and one of a second to six tenths. Each
+///   time that it is used up, it rejects at most one call, which goes again, because the end of the remaining units and
+///   the next unit are not at one instant.
 ///
 /// # Hostile partners
 ///
-/// No value of a partner can cause a panic, or stop the line for longer than [`max_pause`](Self::max_pause). Fields of
-/// more than 2 KiB, or that are malformed, are ignored as a whole.
+/// A value from a partner cannot cause a panic, or stop the line for longer than [`max_pause`](Self::max_pause). Fields
+/// that are longer than 2 KiB, or malformed, are ignored as a whole.
 ///
 /// # Cancel safety
 ///
-/// A call that is dropped while it waits leaves the line. One that is dropped after it was sent counts as sent; for a
+/// A call that is dropped while it waits leaves the line. If it is dropped after it was sent, it counts as sent; for a
 /// [`throttle`](Self::throttle), as failed.
 ///
 /// # Futures that are not polled
 ///
-/// A call departs when its future is polled after its turn has come. One that is not polled for 20 ms is passed over,
-/// keeps its place, and departs once it is polled and the pace allows it. So calls that a busy program polls late leave
-/// at the pace, too; and one whose inner service is not ready again after a rejection holds nobody up.
+/// A call departs when its future is polled after its turn has come. If its future is not polled for 20 ms, it is
+/// passed over, keeps its place, and departs once it is polled and the pace allows it. So calls that a busy program
+/// polls late leave at the pace, too, and a call whose inner service is not ready again after a rejection does not hold
+/// up others.
 ///
 /// # Errors
 ///
-/// [`PacerError`](crate::PacerError): too many calls wait for a partner, the wait would be too long, the partner
-/// keeps failing (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never
-/// an error, also if it is a rejection that is not sent again.
+/// [`PacerError`](crate::PacerError): too many calls wait for a partner, the wait would be too long, the partner keeps
+/// failing (with a [`throttle`](Self::throttle) only), or the inner service failed. A partner's response is never an
+/// error, even if it is a rejection that is not sent again.
 ///
 /// # Cost
 ///
 /// One lock and, for each call that waits, some 200 bytes and a channel; a task per partner while calls wait for it.
 /// Each future is boxed, and each request is cloned, unless [`attempts`](Self::attempts) is 1. Up to 4,096 partners are
-/// remembered while they are idle; of more, those that are not paused are forgotten first, and of the others those
+/// remembered while they are idle. If there are more, partners that are not paused are forgotten first, and then those
 /// whose pause ends next. With [Redis](Self::shared), see there.
 ///
 /// # Panics
@@ -150,7 +151,7 @@ pub struct PacerLayer<B> {
     pub(super) gate: Arc<PacerGate<B>>,
 }
 
-/// The part that all services of a layer share.
+/// The part that all services from one layer share.
 pub(super) struct PacerGate<B> {
     pub(super) key: PartnerFn<B>,
     pub(super) clone: CloneFn<B>,
@@ -161,7 +162,7 @@ pub(super) struct PacerGate<B> {
 }
 
 impl<B> PacerGate<B> {
-    /// Returns which line a request of that service is in.
+    /// Returns the line for a request to that service.
     pub(super) fn partner(&self, request: &Request<B>, service: u64) -> PartnerKey {
         (self.key)(request).map_or(PartnerKey::Service(service), PartnerKey::Named)
     }
@@ -171,7 +172,7 @@ impl<B> PacerGate<B> {
 type PartnerFn<B> = Box<dyn Fn(&Request<B>) -> Option<PartitionKey> + Send + Sync>;
 type CloneFn<B> = Box<dyn Fn(&Request<B>) -> Option<Request<B>> + Send + Sync>;
 
-/// The default of [`PacerLayer::max_wait`]: a window of a minute can be waited for.
+/// The default for [`PacerLayer::max_wait`], so that a call can wait for a minute's window.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 const MAX_WAITERS: usize = 1_000;
 const MAX_PAUSE: Duration = Duration::from_secs(3_600);
@@ -192,8 +193,8 @@ impl<B: Clone + 'static> Default for PacerLayer<B> {
 }
 
 impl<B: 'static> PacerLayer<B> {
-    /// Creates a layer that clones requests by this function. It returns `None` for a request that cannot be cloned: if
-    /// that is rejected, the caller gets the response, and the line is paused nevertheless.
+    /// Creates a layer that clones requests with this function. It returns `None` for a request that cannot be cloned.
+    /// If such a request is rejected, the caller gets the response, and the line is paused nevertheless.
     pub fn with_clone(clone: impl Fn(&Request<B>) -> Option<Request<B>> + Send + Sync + 'static) -> Self {
         let rules = Rules { longest: micros(MAX_PAUSE), ..Rules::default() };
         let partners = Partners::new(SharedByLines::new(rules, MAX_WAIT, MAX_WAITERS, ATTEMPTS));
@@ -203,21 +204,21 @@ impl<B: 'static> PacerLayer<B> {
     }
 
     /// Sets which partner a request is for: all requests with one key are in one line. Unless set, it is the host and
-    /// the port of the URI, or else of the field `Host`. A port that the scheme implies makes no difference:
+    /// the port in the URI, otherwise in the field `Host`. A port that the scheme implies makes no difference:
     /// `https://a` and `https://a:443` are one partner.
     ///
     /// Choose the identity by which the partner counts. If it has a quota per account, make the account a part of the
-    /// key. If it limits one path and not another, make the path a part of the key: a rejected call is the first in
-    /// line until it is accepted.
+    /// key. If it limits one path and not another, make the path a part of the key, because a rejected call stays first
+    /// in line until it is accepted.
     ///
-    /// Requests that name no host, such as those of tonic's clients, are in one line per service: each call of
-    /// [`layer`](tower_layer::Layer::layer) makes a line of its own, which clones of the service share, so that two
-    /// channels are two partners. So make the service once, and clone it. If two services call one partner, set a key.
-    /// Without a key, such a line is not [shared](Self::shared) with other processes.
+    /// Requests that don't name a host, such as those from tonic's clients, are in one line per service: each call of
+    /// [`layer`](tower_layer::Layer::layer) makes a new line, which clones of the service share, so two channels are
+    /// two partners. So make the service once, and clone it. If two services call one partner, set a key. Without a
+    /// key, such a line is not [shared](Self::shared) with other processes.
     ///
     /// # Panics
     ///
-    /// If a clone of the layer, or a service that it made, is alive. The same holds for all methods below.
+    /// If a clone of the layer, or a service that it made, is alive. This holds for all methods below, too.
     #[track_caller]
     pub fn key<K: Into<PartitionKey>>(self, key: impl Fn(&Request<B>) -> K + Send + Sync + 'static) -> Self {
         let own_key = move |request: &Request<B>| Some(key(request).into());
@@ -225,13 +226,14 @@ impl<B: 'static> PacerLayer<B> {
     }
 
     /// Rejects a part of the calls to a partner that keeps failing, here and at once ([`PacerError::Throttled`]),
-    /// instead of sending them. Off unless set: a program must expect that error, and have something to do instead.
+    /// instead of sending them. Off unless set, because your program must expect that error, and have something to do
+    /// instead.
     ///
-    /// It is for failures that no pace cures: timeouts, refused connections, 5xx. What a failure is, when calls are
-    /// rejected, and how the layer notices that the partner is back, see [`AdaptiveThrottle`]. A call is judged before
-    /// it joins the line, and again before a further [attempt](Self::attempts); if that is rejected, the caller gets
-    /// the partner's response. Each process judges by its own calls, also if the pace is [shared](Self::shared): a
-    /// process whose own network fails stops, and the others go on.
+    /// It is for failures that no pace cures: timeouts, refused connections, 5xx. See [`AdaptiveThrottle`] for which
+    /// results are failures, when calls are rejected, and how the layer notices that the partner is back. A call is
+    /// judged before it joins the line, and again before a further [attempt](Self::attempts). If that is rejected, the
+    /// caller gets the partner's response. Each process judges by its own calls, even if the pace is
+    /// [shared](Self::shared), so a process whose own network fails stops, and the others go on.
     ///
     /// ```
     /// use tower_sluice_client::{AdaptiveThrottle, PacerLayer};
@@ -246,14 +248,14 @@ impl<B: 'static> PacerLayer<B> {
         self.with_common(|common| common.throttle = Some(throttle))
     }
 
-    /// Names the layer in [metrics](https://docs.rs/tower-sluice/latest/tower_sluice/guide/monitoring/#metrics), as the label `pacer`, and in log lines. Without
-    /// a name, it has no metrics. Give each layer another name.
+    /// Names the layer in [metrics](https://docs.rs/tower-sluice/latest/tower_sluice/guide/monitoring/#metrics), as the
+    /// label `pacer`, and in log lines. Without a name, it has no metrics. Give each layer a different name.
     #[track_caller]
     pub fn name(self, name: &str) -> Self {
         self.with_common(|common| common.meter.set_name(name))
     }
 
-    /// Keeps to a quota of ours as well, per partner, whether the partner reports more or less: calls depart evenly
+    /// Keeps to your own quota as well, per partner, whether the partner reports more or less: calls depart evenly
     /// spaced, or with the quota's [burst](Quota::burst) if one was set. For partners that report nothing.
     ///
     /// # Panics
@@ -272,7 +274,7 @@ impl<B: 'static> PacerLayer<B> {
         })
     }
 
-    /// Sets the longest wait of a call in line, over all attempts; a minute unless set. A call that would wait for
+    /// Sets how long a call waits in line at most, over all attempts; a minute unless set. A call that would wait for
     /// longer is not sent, or not again.
     #[track_caller]
     pub fn max_wait(self, max_wait: Duration) -> Self {
@@ -330,8 +332,8 @@ impl<B: 'static> PacerLayer<B> {
     ///
     /// # When Redis is out of reach
     ///
-    /// Each process paces by the responses that it sees. All of them together may then send too much, and are rejected:
-    /// a rejection pauses the process that it happens to.
+    /// Each process paces by the responses that it sees. Together, they may then send too much, and are rejected. A
+    /// rejection pauses only the process that receives it.
     #[cfg(feature = "redis")]
     #[track_caller]
     pub fn shared(self, redis: &Redis, name: &str) -> Self {
@@ -370,8 +372,8 @@ pub(super) fn host_of(uri: &Uri) -> Option<PartitionKey> {
     Some(key_of(uri.authority()?, uri.scheme()))
 }
 
-/// Writes the host in lower case, since hosts are compared so, without a user's name and password, and without the port
-/// that the scheme implies. Without a scheme, it may be either of the two: one line is the safe side.
+/// Writes the host in lower case, because hosts are compared so, without a user's name and password, and without the
+/// port that the scheme implies. Without a scheme, it may be either port, and one line is the safe choice.
 fn key_of(authority: &Authority, scheme: Option<&Scheme>) -> PartitionKey {
     let host = authority.host().to_ascii_lowercase();
     let is_implied = |port: u16| match port {
@@ -389,7 +391,7 @@ impl<B, S> Layer<S> for PacerLayer<B> {
     type Service = Pacer<S, B>;
 
     fn layer(&self, inner: S) -> Pacer<S, B> {
-        // Relaxed: each service only needs a number of its own.
+        // Relaxed: each service only needs a unique number.
         Pacer::new(inner, Arc::clone(&self.gate), self.gate.services.fetch_add(1, Ordering::Relaxed))
     }
 }

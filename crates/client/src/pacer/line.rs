@@ -1,4 +1,4 @@
-//! The line of one partner: the calls that wait, in order of arrival, and the task that lets them go.
+//! A partner's line: the calls that wait, in order of arrival, and the task that lets them go.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, MutexGuard};
@@ -16,7 +16,7 @@ use super::partners::{PartnerKey, SharedByLines};
 use super::shared::SharedPace;
 use super::throttle::{AdaptiveThrottle, BUCKETS};
 
-/// The line of one partner.
+/// A partner's line.
 ///
 /// # Invariants
 ///
@@ -31,9 +31,9 @@ use super::throttle::{AdaptiveThrottle, BUCKETS};
 pub(super) struct PartnerLine {
     pub(super) common: Arc<SharedByLines>,
     pub(super) key: PartnerKey,
-    /// `None` without a throttle. Boxed, since it is larger than the rest.
+    /// Not set without a throttle. Boxed, since it is larger than the rest.
     pub(super) health: Option<Box<(AdaptiveThrottle, Lock<PartnerHealth>)>>,
-    /// `None` if this process has a pace of its own.
+    /// Not set if this process has its own pace.
     shared: Option<SharedPace>,
     state: Lock<LineState>,
     /// Wakes the drivers when an answer came, and when the last waiter left.
@@ -41,7 +41,7 @@ pub(super) struct PartnerLine {
 }
 
 pub(super) struct LineState {
-    /// The pace; if it is shared, as far as this process has seen: it decides while Redis fails.
+    /// The pace. If it is shared, this is the part that this process has seen, and decides while Redis fails.
     pub(super) pace: PartnerPace,
     waiting: BTreeMap<u64, WaitingCall>,
     arrivals: u64,
@@ -71,10 +71,10 @@ struct Ready {
     slot: PacedDeparture,
     /// Whether it is on Redis.
     is_shared: bool,
-    /// The arrival of the call that was called to take it, and when. `None` if the call has left the line instead.
+    /// The arrival of the call that was called to take it, and when. Not set if the call has left the line instead.
     called: Option<(u64, Instant)>,
-    /// How many calls are called next. It doubles each time that nobody takes it: a program that is busy may have many
-    /// calls in line. The call that is polled first takes it, and the others wait on.
+    /// How many calls are called next. It doubles each time that nobody takes the departure, because a busy program may
+    /// have many calls in line. The call that is polled first takes it, and the others continue to wait.
     calls: u32,
 }
 
@@ -85,7 +85,7 @@ impl Ready {
 }
 
 /// How long a departure is kept for the call that was called. If it is not taken by then, nobody polls that call's
-/// future, and the next in line is called. The call departs as soon as it is polled and the pace allows it.
+/// future, so the next in line is called. The call departs as soon as it is polled and the pace allows it.
 const GRACE: Duration = Duration::from_millis(20);
 
 /// A call that waits.
@@ -126,7 +126,7 @@ impl PartnerLine {
         Self { common, key, health, shared, state: Lock::new(state), changed: Notify::new() }
     }
 
-    /// No panic leaves the state half changed.
+    /// Locks the state. No panic leaves it half changed.
     pub(super) fn lock(&self) -> MutexGuard<'_, LineState> {
         self.state.lock()
     }
@@ -140,8 +140,8 @@ impl PartnerLine {
         }
     }
 
-    /// Joins the line. Departs at once if nothing limits it; may depart as soon as it is polled if nobody waits, and if
-    /// that can be decided without a call to Redis.
+    /// Joins the line. Departs at once if nothing limits it. If nobody waits, and no call to Redis is needed, it may
+    /// depart as soon as it is polled.
     pub(super) fn join(self: &Arc<Self>, runtime: &Handle) -> Result<(JoinedLine, LineTicket), LineRejection> {
         let now = Instant::now();
         let deadline = now + self.common.max_wait;
@@ -194,13 +194,13 @@ impl PartnerLine {
 
     fn wait_again(self: &Arc<Self>, ticket: LineTicket, runtime: &Handle) -> Result<Called, LineRejection> {
         let state = self.lock();
-        // A pace that was learnt may be too slow, and then it quickens: no reason to give up a call.
+        // A learnt pace may be too slow, and then it quickens, so it isn't a reason to give up a call.
         let pace = PartnerPace { gap: 0, ..state.pace };
         self.check_wait(&state, &pace, ticket, Instant::now())?;
         Ok(self.wait(state, ticket, runtime))
     }
 
-    /// Rejects a call that would wait for too long by the present knowledge.
+    /// Rejects a call that would wait for too long, as far as is known now.
     fn check_wait(
         &self,
         state: &LineState,
@@ -230,7 +230,8 @@ impl PartnerLine {
         if needs_driver {
             state.drivers.push(runtime.id());
         }
-        // Not under the lock: a runtime that is shut down drops the driver at once, which takes the lock.
+        // The lock is released before, because a runtime that is shut down drops the driver at once, which takes the
+        // lock.
         drop(state);
         if needs_driver {
             let driver = LineDriver { line: Arc::clone(self), runtime: runtime.id(), slot: None, is_listed: true };
@@ -250,7 +251,7 @@ impl PartnerLine {
         let state = &mut *guard;
         let is_unlimited = self.shared.is_none() && state.pace.is_unlimited(&self.common.rules);
         let is_kept = state.kept_until(now).is_some();
-        // Without a departure, another call has taken it meanwhile.
+        // If there is no departure, another call has taken it meanwhile.
         let Some(ready) = state.ready.as_mut().filter(|_| !is_kept) else { return };
         let mut left = if is_unlimited { u32::MAX } else { ready.calls };
         ready.calls = ready.calls.saturating_mul(2);
@@ -258,9 +259,9 @@ impl PartnerLine {
         while left > 0 {
             let Some((arrival, first)) = state.waiting.pop_first() else { break };
             self.common.remove_waiter();
-            // Its future is not being polled; at its next poll it finds out.
+            // Its future isn't polled now. It finds out at its next poll.
             let is_away = !first.is_polled && first.joined + GRACE <= now;
-            // If it gave up just now, or is away: the next one.
+            // If it gave up just now, or is away, call the next one.
             if first.turn.send(Ok(())).is_ok() && !is_away {
                 ready.called = Some((arrival, now));
                 left -= 1;
@@ -273,13 +274,13 @@ impl PartnerLine {
         }
     }
 
-    /// Takes a departure for a call that was called, and is polled now: the ready departure, or another that the pace
-    /// of this process allows. `None` if the call has to wait on.
+    /// Takes a departure for a call that was called, and is polled now: the ready departure, or another that this
+    /// process's pace allows. Otherwise, the call continues to wait.
     fn take(self: &Arc<Self>) -> Option<Departed> {
         let now = Instant::now();
         let mut state = self.lock();
         let departed = match state.ready.take() {
-            // Decided on the server: only a pause that was learnt since voids it.
+            // The server has decided, so only a pause that was learnt since then voids it.
             Some(Ready { slot, is_shared: true, .. }) => {
                 let is_void = state.pace.paused > self.common.micros(now);
                 let departed = self.departure(&mut state, slot, true);
@@ -297,20 +298,20 @@ impl PartnerLine {
             self.changed.notify_waiters();
             let_others_take();
         }
-        // One that is void is dropped not before here, since that takes the lock.
+        // A void departure is dropped only here, since that takes the lock.
         departed.ok()
     }
 
-    /// Gives up the departure that is ready, if there is one: nobody takes it.
+    /// Gives up the ready departure, if there is one, because nobody takes it.
     fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, LineState>) {
         let ready = state.ready.take();
         let departed = ready.map(|ready| self.departure(&mut state, ready.slot, ready.is_shared));
         drop(state);
-        // Its answer need not be awaited.
+        // Nobody needs to wait for its answer.
         drop(departed);
     }
 
-    /// Makes the departure of a slot whose time has come.
+    /// Makes the departure for a slot whose time has come.
     fn departure(self: &Arc<Self>, state: &mut LineState, slot: PacedDeparture, is_shared: bool) -> Departed {
         if is_shared {
             let number = state.pace.note_departure(self.common.micros(Instant::now()));
@@ -320,7 +321,7 @@ impl PartnerLine {
         }
     }
 
-    /// Rejects those at the head of the line whose deadlines are before `earliest`.
+    /// Rejects the calls at the head of the line whose deadlines are before `earliest`.
     fn reject_before(&self, earliest: Instant) {
         let (mut state, mut has_rejected) = (self.lock(), false);
         while let Some(first) = state.waiting.first_entry() {
@@ -330,7 +331,7 @@ impl PartnerLine {
             has_rejected = true;
             self.common.remove_waiter();
             let retry_after = Some(earliest.saturating_duration_since(Instant::now()));
-            // If it gave up just now, it needs no answer.
+            // If it gave up just now, it does not need an answer.
             let _ = first.remove().turn.send(Err(LineRejection::WaitTooLong { retry_after }));
         }
         if has_rejected && state.waiting.is_empty() {
@@ -339,8 +340,8 @@ impl PartnerLine {
         }
     }
 
-    /// Takes in an answer: here at once, and on Redis in the background. Returns whether it is a rejection that was new
-    /// to the line.
+    /// Processes an answer: here at once, and on Redis in the background. Returns whether the line learns about a
+    /// rejection.
     fn learn(self: &Arc<Self>, departed: &Departed, report: CallReport) -> bool {
         let received = Instant::now();
         let took = departed.sent.elapsed();
@@ -364,8 +365,8 @@ impl PartnerLine {
         is_news
     }
 
-    /// Takes in an answer to a call that was sent to another partner, which has redirected it here. On Redis, it has no
-    /// departure: there it is learnt from the next call.
+    /// Processes an answer to a call that was sent to another partner, which has redirected it here. Redis does not
+    /// know its departure, and learns from the next call instead.
     pub(super) fn learn_redirected(self: &Arc<Self>, report: CallReport) -> bool {
         let number = self.lock().pace.note_departure(self.common.micros(Instant::now()));
         self.departed(number, None).answered(report)
@@ -380,7 +381,7 @@ pub(super) struct PlaceInLine {
     line: Arc<PartnerLine>,
     ticket: LineTicket,
     runtime: Handle,
-    /// `None` once it was called.
+    /// Not set once it was called.
     turn: Option<Called>,
 }
 
@@ -401,7 +402,7 @@ impl PlaceInLine {
             if let Some(departed) = self.line.take() {
                 return Ok(departed);
             }
-            // It was polled late, and another call has taken its departure; or a later report has voided it.
+            // It was polled late, and another call has taken its departure, or a later report has voided it.
             self.turn = Some(self.line.wait_again(self.ticket, &self.runtime)?);
         }
     }
@@ -421,7 +422,7 @@ impl Drop for PlaceInLine {
         if ready.called.is_none_or(|(arrival, _)| arrival != self.ticket.arrival) {
             return;
         }
-        // It was called, and leaves: the next in line is called.
+        // It was called, but leaves, so the next in line is called.
         ready.called = None;
         if state.drivers.is_empty() {
             self.line.give_up(state);
@@ -431,7 +432,7 @@ impl Drop for PlaceInLine {
     }
 }
 
-/// A call that has departed. Reports its answer; if it is dropped before, that there was no answer.
+/// A call that has departed. Reports its answer, or, if it is dropped before, that there was no answer.
 pub(super) struct Departed {
     line: Arc<PartnerLine>,
     number: u64,
@@ -488,7 +489,7 @@ struct Reserved {
 enum NextDeparture {
     /// Calls the first in line, for a departure that is ready.
     Call,
-    /// Nothing departs before `earliest`; look again at `at`, or when something changed.
+    /// Nothing departs before `earliest`. Look again at `at`, or when something changed.
     Sleep { at: Instant, earliest: Instant },
 }
 
@@ -561,7 +562,7 @@ impl LineDriver {
                     PacedTurn::Wait(_) => NextDeparture::Sleep { at: at.min(Instant::now() + LOOK), earliest: at },
                 };
             }
-            // Redis fails: by the reports that this process has seen.
+            // Redis fails, so we use the reports that this process has seen.
         }
         let slot = self.slot.take().filter(|reserved| !reserved.is_shared).map(|reserved| reserved.slot);
         let micros = line.common.micros(now);
@@ -584,7 +585,7 @@ impl LineDriver {
             return NextDeparture::Call;
         }
         self.slot = Some(Reserved { slot, is_shared, at });
-        // If another driver's is ready, the loop looks at that next.
+        // If another driver's departure is ready, the loop looks at it next.
         NextDeparture::Sleep { at, earliest: at }
     }
 }
@@ -599,7 +600,7 @@ impl Drop for LineDriver {
             let mut state = self.line.lock();
             let departed = self.line.departure(&mut state, slot, is_shared);
             drop(state);
-            // Nobody takes the departure: its answer need not be awaited.
+            // Nobody takes the departure, so nobody needs to wait for its answer.
             drop(departed);
         }
     }

@@ -1,5 +1,5 @@
-//! The log lines of transitions of partners, one function each. The callers bound their rate. `partner` is the host
-//! that the program calls, escaped, or the hash of a key of its own.
+//! Log lines for partners' transitions, one function each. The callers bound their rate. `partner` is the host that the
+//! program calls, escaped, or the hash of the program's own key.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! A client that obeys its partner: outgoing calls wait in line, at the pace that the partner's responses report.
 //!
-//! - `call` sends a call when its turn has come, and again if the partner rejected it. `service` is its form as a
-//!   service, `reqwest_client` that for clients of reqwest, and `layer` sets it up.
+//! - `call` sends a call when it is its turn, and again if the partner rejected it. `service` is its form as a service,
+//!   `reqwest_client` its form for reqwest's clients, and `layer` sets it up.
 //! - `line` has the calls that wait for one partner, in order, and `partners` has all lines.
-//! - `pace` computes when the next call may depart; `shared` does so on Redis, for several processes.
-//! - `health` counts what a partner accepts, and decides by the settings in `throttle` whether a call is sent at all.
-//!   `attempt` asks and tells it, and `meter` counts and logs.
+//! - `pace` computes when the next call may depart. `shared` does so on Redis, for several processes.
+//! - `health` counts the calls that a partner accepts, and decides by the settings in `throttle` whether a call is sent
+//!   at all. `attempt` asks it and reports to it, and `meter` counts and logs.
 //! - `fields` reads a response, with a parser for structured fields (`structured`); `statuses` says which responses are
 //!   rejections.
 

@@ -1,23 +1,23 @@
 //! The pace of one line: when the next call may depart, by the partner's reports. Pure: instants are microseconds on
-//! one clock. In memory, this is the state itself; on Redis, `lua/` makes the same transitions, and the tests compare
-//! the two.
+//! one clock. In memory, this is the state itself. On Redis, `lua/` makes equal transitions, and the tests compare the
+//! two.
 
 use std::time::Duration;
 
 /// How long a line waits for the answer to a call that was sent alone, before it sends the next one.
 pub(super) const PATIENCE: u64 = 1_000_000;
 
-/// How soon to look again while another call is awaited: its answer may come to another process.
+/// How soon to look again while another call is awaited, since its answer may come to another process.
 pub(super) const RECHECK: u64 = 20_000;
 
-/// How much of a delay is caught up: timers are late by a millisecond, and the rate must not suffer from that.
+/// How much of a delay is caught up. Timers are late by a millisecond, and the rate must not suffer from that.
 pub(super) const CATCH_UP: u64 = 50_000;
 
 /// Fields count whole seconds, rounded up: an end that is reported `t` seconds ahead is more than `t − 1` ahead. The
 /// rest is for clocks that are read a little later than the event that they time.
 pub(super) const UNCERTAINTY: u64 = 1_010_000;
 
-/// The share of a learnt gap by which each accepted call shortens it: it halves in some ninety calls.
+/// The share of a learnt gap by which each accepted call shortens it, so that it halves in some ninety calls.
 const GROWTH: u64 = 128;
 
 /// How many times longer a learnt gap may become at once.
@@ -31,29 +31,29 @@ const DOUBLINGS: u64 = 5;
 /// How many calls may be under way once the call that went alone was accepted.
 const FIRST_WINDOW: u64 = 2;
 
-/// Once a partner without fields has accepted as many calls as this at a time, it is not limited.
+/// Once a partner without fields has accepted this many calls at a time, it is not limited.
 pub(super) const WIDEST: u64 = 1_024;
 
-/// The window widens only if at least an eighth of it was under way: a client that never fills it has not shown that
+/// The window widens only if at least an eighth was under way, because a client that never fills it has not shown that
 /// the partner accepts more.
 const FILLED: u64 = 8;
 
-/// A departure that comes so much later than it could have shows that the client had nothing to send.
+/// If a departure is this much later than possible, the client had nothing to send.
 const IDLE: u64 = 1_000_000;
 
 /// The knowledge about a partner, and the departures so far.
 ///
-/// Every departure has a number. The answer to a call reports the units left when the partner judged it; calls with
+/// Every departure has a number. The answer to a call reports the units left when the partner judged it, and calls with
 /// greater numbers are taken to come on top. So the remaining units do not depend on which answers are under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartnerPace {
     /// No call departs before.
     pub(super) paused: u64,
-    /// The number of the latest departure. Begins with the time: the numbers of a state that was lost are all smaller.
+    /// The number of the latest departure. It begins with the time, so the numbers in a lost state are all smaller.
     pub(super) number: u64,
     /// When that departure is, or was.
     pub(super) last: u64,
-    /// When all departures are paid for, by the quota of ours (GCRA).
+    /// When all departures are paid for, by your own quota (GCRA).
     pub(super) tat: u64,
     /// The call whose answer reported `left`.
     pub(super) by: u64,
@@ -61,17 +61,17 @@ pub(super) struct PartnerPace {
     pub(super) left: u64,
     /// The latest instant at which the reported window ends; 0 without a report.
     pub(super) ends: u64,
-    /// The earliest.
+    /// The earliest instant at which it ends.
     pub(super) since: u64,
-    /// The mean time between calls by the partner's quota; 0 if it is not known.
+    /// The mean time between calls by the partner's quota; 0 if unknown.
     pub(super) spacing: u64,
-    /// Until when the answer to the latest departure is awaited, before anything else departs; 0 if it is not.
+    /// Until when the answer to the latest departure is awaited before anything else departs; 0 if it isn't.
     pub(super) probe: u64,
     /// Whether the partner answers without any field.
     pub(super) is_free: bool,
-    /// The time between departures that the partner has taught by its rejections; 0 if it has not.
+    /// The time between departures that the partner has taught by its rejections; 0 if there is no such time.
     pub(super) gap: u64,
-    /// The latest departure when the partner last rejected a call: what was sent up to it teaches nothing more.
+    /// The latest departure when the partner last rejected a call. Answers to calls up to it teach nothing more.
     pub(super) cut: u64,
     /// Since when the calls that the partner accepted are counted, to measure its rate.
     pub(super) counted: u64,
@@ -80,16 +80,16 @@ pub(super) struct PartnerPace {
     /// How many calls that went alone were rejected in succession.
     pub(super) doublings: u64,
     /// How many calls may be under way at a time while neither fields nor `gap` set a pace. Doubles per round trip, up
-    /// to [`WIDEST`], as in the slow start of TCP.
+    /// to [`WIDEST`], as in TCP's slow start.
     pub(super) window: u64,
     /// How many more may depart within that window.
     pub(super) room: u64,
 }
 
-/// The settings by the owner of the line.
+/// The settings from the line's owner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
-    /// Between two departures, by the quota of ours; 0 without one.
+    /// The time between two departures by your own quota; 0 without one.
     pub(super) interval: u64,
     /// How far ahead of its payment a call may depart: `burst − 1` intervals.
     pub(super) ahead: u64,
@@ -119,7 +119,7 @@ pub(super) struct SharedTurn {
     pub(super) delay: Duration,
 }
 
-/// More would be no exact number in a script: 71 years.
+/// A script can compute with larger numbers only inexactly: 71 years.
 const MAX_MICROS: u64 = 1 << 51;
 
 /// Whole microseconds, rounded down.
@@ -154,12 +154,12 @@ pub(super) struct Budget {
     pub(super) left: u64,
     /// How long that has to last: whole seconds, rounded up.
     pub(super) reset: u64,
-    /// As [`PartnerPace::spacing`].
+    /// The mean time between calls, as in [`PartnerPace::spacing`].
     pub(super) spacing: u64,
 }
 
 impl PartnerPace {
-    /// Nothing is known yet.
+    /// Creates a pace that knows nothing yet.
     pub(super) const fn new(now: u64) -> Self {
         Self {
             paused: 0,
@@ -183,8 +183,8 @@ impl PartnerPace {
         }
     }
 
-    /// Returns when the next call may depart, and reserves that; or when to ask again. `slot` is a departure that was
-    /// reserved before and has come: it is used if later reports still allow it.
+    /// Returns when the next call may depart and reserves that time, or returns when to ask again. `slot` is a
+    /// departure that was reserved before and has come. It is used if later reports still allow it.
     pub(super) fn turn(&mut self, now: u64, rules: &Rules, slot: Option<PacedDeparture>) -> PacedTurn {
         if self.paused > now {
             return PacedTurn::Wait(self.paused);
@@ -197,8 +197,8 @@ impl PartnerPace {
         }
         let paid = self.tat.saturating_sub(rules.ahead);
         if paid > now {
-            // Not reserved: a caller that gives up before would take the departure with it, and those behind it wait
-            // longer.
+            // This is not reserved, because a caller that gives up before would take the departure with it, and those
+            // behind it would wait longer.
             return PacedTurn::Wait(paid);
         }
         let mut at = paid.max(now.saturating_sub(CATCH_UP));
@@ -211,7 +211,7 @@ impl PartnerPace {
         } else {
             let ends = if units > 0 { self.ends } else { self.ends.min(self.last + rules.longest) };
             if ends <= now {
-                // The knowledge is out of date: one call departs alone, and its answer says how to go on.
+                // The knowledge is out of date, so one call departs alone, and its answer says how to go on.
                 at = at.max(now);
                 probe = at + PATIENCE;
             } else if units == 0 {
@@ -239,8 +239,8 @@ impl PartnerPace {
         if self.gap == 0 { 0 } else { self.last + self.gap.min(rules.longest) }
     }
 
-    /// Takes a place in the window, or returns when to ask again: once answers have come, or after a while, in which
-    /// nothing was rejected.
+    /// Takes a place in the window, or returns when to ask again: once answers have come, or after a while without
+    /// rejections.
     fn enter_window(&mut self, now: u64) -> Option<u64> {
         if self.gap > 0 || self.window >= WIDEST {
             return None;
@@ -268,16 +268,16 @@ impl PartnerPace {
         self.left.saturating_sub(self.number - self.by)
     }
 
-    /// Returns the time between departures that spreads `units` until the window ends, the last one an interval before
-    /// that. When it ends is known to a second or less; within that, the mean of the partner's quota decides.
+    /// Returns the time between departures that spreads `units` until the window ends, with the last one an interval
+    /// before its end. The end is known to a second or less; within that, the partner's mean rate decides.
     fn interval(&self, units: u64) -> u64 {
         let until = |end: u64| end.saturating_sub(self.last).div_ceil(units + 1);
         let (shortest, longest) = (until(self.since), until(self.ends));
         if self.spacing == 0 { longest } else { self.spacing.max(shortest).min(longest) }
     }
 
-    /// Takes in the answer to the call of that number, which came at `now` and was `took` under way. Returns whether it
-    /// is a rejection that the line did not know of: of calls that were sent together, only the first is.
+    /// Processes the answer to the call with that number, which came at `now` and was `took` under way. Returns whether
+    /// the line learns about a rejection. If calls were sent together, only the first rejection counts as new.
     pub(super) fn learn(&mut self, number: u64, now: u64, took: u64, report: &CallReport, rules: &Rules) -> bool {
         if number > self.number {
             // A call from before this state was lost and begun again.
@@ -304,7 +304,7 @@ impl PartnerPace {
                 self.close(now, report.wait, is_used_up, rules);
                 return true;
             }
-            // Sent before the last rejection: it says the same again, and perhaps to wait for longer.
+            // The call was sent before the last rejection, so this repeats it, and perhaps asks to wait for longer.
             CallAnswer::Rejected if report.wait > 0 => self.pause(now, report.wait, rules),
             CallAnswer::Rejected => {}
         }
@@ -327,14 +327,14 @@ impl PartnerPace {
         self.is_free = false;
     }
 
-    /// Lengthens the gap: a call that was sent at the pace was rejected, so that is too fast.
+    /// Lengthens the gap. A call that was sent at the pace was rejected, so the pace is too fast.
     fn learn_gap(&mut self, now: u64, rules: &Rules) {
         let measured = now.saturating_sub(self.counted) / self.passed.max(1);
         let gap = if self.gap == 0 {
-            // Also if the line was idle or the partner was slow: later rejections lengthen it soon enough.
+            // Even if the line was idle or the partner was slow, because later rejections lengthen it soon enough.
             measured.clamp(1, FIRST_PAUSE)
         } else {
-            // The measure includes the pauses: it is the rate at which the partner has really accepted.
+            // The measure includes the pauses, so it is the rate at which the partner has really accepted.
             (self.gap + self.gap.div_ceil(2)).max(measured.min(self.gap * LONGEST_CUT))
         };
         (self.gap, self.counted, self.passed, self.doublings) = (gap.min(rules.longest), now, 0, 0);
@@ -365,7 +365,7 @@ impl PartnerPace {
         }
     }
 
-    /// Takes in an answer to a call that the partner accepted.
+    /// Processes an answer to a call that the partner accepted.
     fn learn_acceptance(&mut self, number: u64, now: u64) {
         self.passed += 1;
         if number <= self.cut {
@@ -412,7 +412,7 @@ impl PartnerPace {
         }
     }
 
-    /// Whether calls may depart without any order.
+    /// Whether calls may depart in any order.
     pub(super) const fn is_unlimited(&self, rules: &Rules) -> bool {
         self.is_free && self.gap == 0 && self.window >= WIDEST && rules.interval == 0
     }

@@ -1,4 +1,4 @@
-//! The lines of all partners of a layer, and their shared part.
+//! The lines for all partners of a layer, and their shared part.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::shared::{SharedPace, Sharing};
 use super::statuses::WaitStatuses;
 use super::throttle::AdaptiveThrottle;
 
-/// The part that all lines of a layer share.
+/// The part that all lines in a layer share.
 pub(super) struct SharedByLines {
     pub(super) rules: Rules,
     pub(super) max_wait: Duration,
@@ -27,7 +27,7 @@ pub(super) struct SharedByLines {
     /// The statuses that are rejections.
     pub(super) statuses: WaitStatuses,
     pub(super) shared: Option<Sharing>,
-    /// `None` if calls are sent whatever the partners do.
+    /// Not set if calls are sent whatever the partners do.
     pub(super) throttle: Option<AdaptiveThrottle>,
     /// Whether the program says which calls are for one partner. If not, it is their host.
     pub(super) has_own_key: bool,
@@ -60,7 +60,7 @@ impl SharedByLines {
         u64::try_from(at.saturating_duration_since(self.origin).as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// Returns the instant of a number of microseconds.
+    /// Converts microseconds to an instant.
     pub(super) fn instant(&self, micros: u64) -> Instant {
         self.origin + Duration::from_micros(micros)
     }
@@ -84,9 +84,10 @@ impl SharedByLines {
 /// Which line a call is in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum PartnerKey {
-    /// The host that is called, or the value that the program makes of the request.
+    /// The host that is called, or the value that the program derives from the request.
     Named(PartitionKey),
-    /// The requests name no host: a line for each service that the layer made, since each may be for another partner.
+    /// The requests don't name a host. Each service that the layer made has a line, since each may be for another
+    /// partner.
     Service(u64),
 }
 
@@ -122,7 +123,7 @@ impl Partners {
         }
         let shared = match key {
             PartnerKey::Named(key) => self.common.shared.as_ref().map(|sharing| SharedPace::new(sharing, key)),
-            // In another process, the service of the same number may be for another partner.
+            // In another process, the service with this number may be for another partner.
             PartnerKey::Service(_) => None,
         };
         let line = Arc::new(PartnerLine::new(Arc::clone(&self.common), key.clone(), shared));
@@ -132,8 +133,8 @@ impl Partners {
 }
 
 impl PartnerLines {
-    /// Forgets all but half of the lines without calls: those that are needed least. A line with calls is held by
-    /// these.
+    /// Forgets all but half of the lines without calls, beginning with those that are needed least. Calls hold their
+    /// line.
     fn forget(&mut self) {
         let idle = self.of.iter().filter(|(_, line)| Arc::strong_count(line) == 1);
         let mut idle: Vec<_> = idle.map(|(key, line)| (line.need(), key.clone())).collect();

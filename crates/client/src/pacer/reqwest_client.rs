@@ -1,4 +1,4 @@
-//! The pacer for reqwest: a middleware of `reqwest-middleware`, and a service around its client.
+//! The pacer for reqwest: a middleware for `reqwest-middleware`, and a service around its client.
 
 use std::future::{Future, poll_fn};
 use std::mem::swap;
@@ -19,7 +19,7 @@ use super::partners::PartnerKey;
 use super::service::Pacer;
 
 impl PacerLayer<reqwest::Body> {
-    /// Creates a layer for reqwest 0.13, which is a middleware of `reqwest-middleware` 0.5, and a Tower layer around
+    /// Creates a layer for reqwest 0.13, which is a middleware for `reqwest-middleware` 0.5, and a Tower layer around
     /// [`reqwest::Client`]. It sends a rejected call again if its body can be cloned
     /// ([`try_clone`](reqwest::Request::try_clone)): all but streams.
     ///
@@ -34,29 +34,29 @@ impl PacerLayer<reqwest::Body> {
     /// # }
     /// ```
     ///
-    /// Put it after (inside of) `reqwest-retry`, if you use both: each retry then waits for its turn. Set reqwest's own
-    /// timeouts ([`timeout`](reqwest::ClientBuilder::timeout)): they count from when a call is sent, and not while it
-    /// waits in line.
+    /// Put it after (inside of) `reqwest-retry`, if you use both, so that each retry waits in line. Set reqwest's own
+    /// timeouts ([`timeout`](reqwest::ClientBuilder::timeout)), because they count from when a call is sent, and not
+    /// while it waits in line.
     ///
-    /// As a middleware, a call joins the line when its future is polled first; as a Tower service, when it is made.
+    /// As a middleware, a call joins the line when its future is first polled; as a Tower service, when it is made.
     ///
-    /// The request that [`key`](Self::key) gets has the method, the URI and the fields, the extensions of
+    /// The request that [`key`](Self::key) gets has the method, the URI and the fields, the extensions from
     /// `with_extension`, and an empty body.
     ///
     /// # Errors
     ///
-    /// As a middleware, a call that was not sent fails with
-    /// [`reqwest_middleware::Error::Middleware`]. [`PacerError::find`] returns the `PacerError<reqwest::Error>` in it,
-    /// also if `reqwest-retry` or another middleware has wrapped it.
+    /// As a middleware, a call that was not sent fails with [`reqwest_middleware::Error::Middleware`].
+    /// [`PacerError::find`] returns the `PacerError<reqwest::Error>` in it, even if `reqwest-retry` or another
+    /// middleware has wrapped it.
     ///
     /// # Redirects
     ///
     /// reqwest follows redirects inside. An answer is booked on the host that gave it
-    /// ([`Response::url`](reqwest::Response::url)), unless [`key`](Self::key) is set: a host that redirects is not
-    /// paused by another one's answer. If the other one rejects the call, the call waits for a turn there, and
-    /// for one in its own line.
+    /// ([`Response::url`](reqwest::Response::url)), unless [`key`](Self::key) is set, so a host that redirects is not
+    /// paused by another one's answer. If the other one rejects the call, the call waits for a turn there, and for one
+    /// in its own line.
     pub fn reqwest() -> Self {
-        // Calls of reqwest are cloned by its own function.
+        // reqwest clones its calls itself.
         Self::with_clone(|_| None)
     }
 }
@@ -91,11 +91,11 @@ fn not_sent(error: PacerError<reqwest::Error>) -> Error {
 }
 
 impl PacerGate<reqwest::Body> {
-    /// Returns the line of a request of reqwest, by the function for requests of `http`.
+    /// Returns the line for a reqwest request, by the function for `http` requests.
     fn partner_of(&self, request: &mut reqwest::Request, extensions: &mut Extensions, service: u64) -> PartnerKey {
         let mut head = Request::new(reqwest::Body::default());
         *head.method_mut() = request.method().clone();
-        // A URL that is no URI is not sent: reqwest reports it.
+        // An invalid URI is not sent, because reqwest reports it.
         *head.uri_mut() = request.url().as_str().parse().unwrap_or_default();
         swap(head.headers_mut(), request.headers_mut());
         swap(head.extensions_mut(), extensions);
@@ -105,8 +105,8 @@ impl PacerGate<reqwest::Body> {
         key
     }
 
-    /// Returns the line of the host that answered, which another one may have redirected the call to: reqwest follows
-    /// inside. A program with a key of its own has said which partner it is.
+    /// Returns the line of the host that answered, to which another one may have redirected the call, because reqwest
+    /// follows redirects inside. If the program sets a key, that names the partner already.
     fn answered_by(&self, response: &reqwest::Response) -> Option<Arc<PartnerLine>> {
         if self.partners.common.has_own_key {
             return None;
@@ -150,7 +150,7 @@ impl ResponseHead for reqwest::Response {
     }
 }
 
-/// The client of reqwest, or a service around it.
+/// reqwest's client, or a service around it.
 struct ReqwestService<S> {
     service: S,
     gate: Arc<PacerGate<reqwest::Body>>,

@@ -17,7 +17,7 @@ use super::layer::PacerGate;
 pub struct Pacer<S, B> {
     pub(super) inner: S,
     pub(super) gate: Arc<PacerGate<B>>,
-    /// Which one it is of those that the layer has made. Clones have the same number.
+    /// The number of its service among those that the layer has made. Clones have the same number.
     pub(super) number: u64,
 }
 
@@ -66,7 +66,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let service = self.take_ready();
         let key = self.gate.partner(&request, self.number);
-        // Here, and not when the future is polled: calls are in line in the order in which they were made.
+        // We join here, and not when the future is polled, so that calls are in line in the order in which they were
+        // made.
         PacerFuture(match self.gate.partners.join(&key) {
             Err(refusal) => Box::pin(std::future::ready(Err(refusal.into()))),
             Ok(call) => Box::pin(call.send(request, HttpClient { service, gate: Arc::clone(&self.gate) })),
@@ -80,7 +81,7 @@ impl<S: fmt::Debug, B> fmt::Debug for Pacer<S, B> {
     }
 }
 
-/// A service of requests of `http`.
+/// A service for `http` requests.
 struct HttpClient<S, B> {
     service: S,
     gate: Arc<PacerGate<B>>,

@@ -1,5 +1,5 @@
 //! A pace that processes share: its state is in one key on Redis, on the server's clock. `lua/` makes the transitions
-//! of [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
+//! in [`PartnerPace`](super::pace::PartnerPace), and the tests compare the two.
 
 use std::time::Duration;
 
@@ -22,38 +22,38 @@ static TURN: StateScript = pace_script!("turn");
 
 static LEARN: StateScript = pace_script!("learn");
 
-/// The pace of one partner on the server.
+/// One partner's pace on the server.
 pub(super) struct SharedPace(SharedState);
 
-/// Where the paces of a layer are shared, and under which names.
+/// Where a layer's paces are shared, and under which names.
 pub(super) type Sharing = SharedStates;
 
 impl SharedPace {
-    /// The pace of the partner with this key.
+    /// Returns the pace for the partner with this key.
     pub(super) fn new(paces: &Sharing, partner: &PartitionKey) -> Self {
         Self(paces.of(partner, 'p'))
     }
 
-    /// Makes [`PartnerPace::turn`](super::pace::PartnerPace::turn) on the server. One round trip.
-    /// `None` if it fails.
+    /// Makes [`PartnerPace::turn`](super::pace::PartnerPace::turn) on the server, in one round trip. Returns `None` if
+    /// it fails.
     pub(super) async fn turn(&self, rules: &Rules, slot: Option<PacedDeparture>) -> Option<SharedTurn> {
         read(&self.0.run(&TURN, turn(rules, slot)).await.ok()?)
     }
 
-    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, of an answer that came `age` ago.
-    /// One round trip. If it fails, the next answer has the same report.
+    /// Makes [`PartnerPace::learn`](super::pace::PartnerPace::learn) on the server, for an answer that came `age` ago,
+    /// in one round trip. If it fails, the next answer brings this report again.
     pub(super) async fn learn(&self, number: u64, age: Duration, took: Duration, report: &CallReport, rules: &Rules) {
         let _ = self.0.run(&LEARN, learn(number, micros(age), micros(took), report, rules)).await;
     }
 }
 
-/// The arguments of a run of [`TURN`].
+/// The arguments to [`TURN`].
 fn turn(rules: &Rules, slot: Option<PacedDeparture>) -> [u64; 5] {
     let slot = slot.unwrap_or(PacedDeparture { number: 0, at: 0 });
     [rules.interval, rules.ahead, rules.longest, slot.number, slot.at]
 }
 
-/// The arguments of a run of [`LEARN`].
+/// The arguments to [`LEARN`].
 fn learn(number: u64, age: u64, took: u64, report: &CallReport, rules: &Rules) -> [u64; 10] {
     let answer = report.answer as u64;
     let (has_budget, [left, reset, spacing]) = match report.budget {
@@ -81,7 +81,7 @@ mod tests {
     use crate::pacer::pace::{Budget, CallAnswer, PartnerPace};
     use crate::trace::Trace;
 
-    /// A server on which both scripts run by the clock of the test.
+    /// A server on which both scripts run by the test's clock.
     struct Server {
         redis: ManualRedis,
         hashes: [(&'static str, String); 2],
@@ -104,9 +104,9 @@ mod tests {
         }
     }
 
-    /// Random calls and answers, in order and out of it: the scripts and the state in memory take the same turns.
+    /// Random calls and answers, in order and out of order.
     #[test]
-    fn the_scripts_make_the_transitions_of_the_state_in_memory() {
+    fn the_scripts_equal_the_memory_state() {
         let mut random = Random::of_trial(0);
         let mut server = Server::start();
         let mut departures = 0;
@@ -138,7 +138,7 @@ mod tests {
             for _ in 0..60 {
                 let step = random.pick(&[1_000, 100_000, 2_000_000]);
                 now += random.below(step);
-                // The server makes a state with the first departure.
+                // The server creates a state with the first departure.
                 if slots.is_empty() {
                     pace = None;
                 }

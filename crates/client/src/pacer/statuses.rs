@@ -1,11 +1,11 @@
-//! `WaitStatuses`: which statuses of a response mean that the call was rejected because of a limit.
+//! `WaitStatuses`: which response statuses mean that the call was rejected because of a limit.
 
 use http::StatusCode;
 
 /// The statuses by which a partner says *wait*, for [`PacerLayer::wait_statuses`].
 ///
-/// A response with one of them is a rejection: the partner has not carried the call out, the line pauses, and the call
-/// is sent again.
+/// A response with such a status is a rejection: the partner has not carried the call out, the line pauses, and the
+/// call is sent again.
 ///
 /// | status | is a rejection | who sends it |
 /// |---|---|---|
@@ -16,7 +16,7 @@ use http::StatusCode;
 /// | 418 | if it states a wait | exchanges, for an address that they have banned for a while |
 /// | 509, 529 | if it states a wait | hosters, and AI services: overloaded |
 ///
-/// A response *states a wait* if it has `Retry-After` or one of its kin, or if it reports that a quota is used up. In
+/// A response *states a wait* if it has `Retry-After` or a related field, or if it reports that a quota is used up. In
 /// gRPC, these settings do not apply: RESOURCE_EXHAUSTED is a rejection, and UNAVAILABLE if it has a pushback.
 ///
 /// ```
@@ -55,7 +55,7 @@ impl WaitStatuses {
     }
 
     /// Takes each response with this status for a rejection. Choose it only if the partner has not carried out the
-    /// call: it is sent again.
+    /// call, because the call is sent again.
     pub fn always(self, status: StatusCode) -> Self {
         self.with(status, WaitRule::Always)
     }

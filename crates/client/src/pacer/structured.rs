@@ -1,7 +1,7 @@
 //! A parser for structured fields (RFC 9651), as far as `RateLimit` and `RateLimit-Policy` need them: Lists and
-//! Dictionaries whose members are Items. Total: any bytes give members, or `None`.
+//! Dictionaries whose members are Items. It is total: any bytes give members, or `None`.
 
-/// More members than this in a field are no list of quotas.
+/// A field with more members than this is not taken for a list of quotas.
 const MAX_MEMBERS: usize = 32;
 
 /// The value of an Item or of a parameter.
@@ -10,11 +10,11 @@ pub(super) enum Bare {
     Integer(i64),
     /// Without quotation marks and escapes.
     String(Vec<u8>),
-    /// A Decimal, Token, Byte Sequence, Boolean, Date or Display String, which no quota is made of.
+    /// A Decimal, Token, Byte Sequence, Boolean, Date or Display String, which does not occur in quotas.
     Other,
 }
 
-/// A member of a List or Dictionary.
+/// A member in a List or Dictionary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ListMember<'a> {
     /// The key in a Dictionary; empty in a List.
@@ -24,13 +24,13 @@ pub(super) struct ListMember<'a> {
 }
 
 impl ListMember<'_> {
-    /// Returns a parameter; of several with this key, the last one counts (RFC 9651, section 4.2.3.2).
+    /// Returns a parameter. If several have this key, the last one counts (RFC 9651, section 4.2.3.2).
     pub(super) fn parameter(&self, key: &str) -> Option<&Bare> {
         self.parameters.iter().rev().find(|(name, _)| *name == key.as_bytes()).map(|(_, value)| value)
     }
 
-    /// Returns a parameter that is a whole number, not below zero: `Ok(None)` without a member of this key, and an
-    /// error if it is something else.
+    /// Returns a parameter that is a whole number, not below zero. `Ok(None)` means that no parameter has this key.
+    /// Anything else is an error.
     pub(super) fn count(&self, key: &str) -> Result<Option<u64>, NotACount> {
         self.parameter(key).map(Bare::count).transpose()
     }
@@ -49,7 +49,7 @@ impl Bare {
     }
 }
 
-/// Parses a List of Items; `None` if it is malformed, has an inner list or too many members.
+/// Parses a List of Items. Fails if it is malformed, has an inner list or too many members.
 pub(super) fn list(text: &[u8]) -> Option<Vec<ListMember<'_>>> {
     members(text, |_| Some(&[]))
 }
@@ -106,7 +106,7 @@ impl<'a> Parser<'a> {
         self.take(|byte| matches!(byte, b' ' | b'\t'));
     }
 
-    /// Takes the longest prefix of such bytes, which may be empty.
+    /// Takes the longest prefix whose bytes all match. It may be empty.
     fn take(&mut self, is_such: impl Fn(u8) -> bool) -> &'a [u8] {
         let length = self.rest.iter().position(|byte| !is_such(*byte)).unwrap_or(self.rest.len());
         let (taken, rest) = self.rest.split_at(length);
@@ -155,7 +155,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// An Integer of up to 15 digits, or a Decimal of up to 12 and 3.
+    /// An Integer with up to 15 digits, or a Decimal with up to 12 and 3.
     fn number(&mut self) -> Option<Bare> {
         let is_negative = self.skip(b'-');
         let digits = self.take(|byte| byte.is_ascii_digit());
@@ -232,7 +232,7 @@ mod tests {
     proptest! {
         #![proptest_config(cases(256))]
 
-        /// Inner lists, keys that come twice and malformed Byte Sequences aside.
+        /// The two differ only in inner lists, keys that come twice and malformed Byte Sequences.
         #[test]
         fn lists_are_those_of_another_parser(text in "[\"a1 ;,=.?()\\-\\\\]{0,24}") {
             let theirs = sfv::Parser::new(text.as_bytes()).parse::<sfv::List>().ok();

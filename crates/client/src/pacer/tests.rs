@@ -1,5 +1,5 @@
 //! The pace against simulated partners: many processes that always have a call to send, and a partner that counts and
-//! reports truthfully. The time is a number.
+//! reports truthfully. Time is a number.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -35,7 +35,7 @@ enum Partner {
         burst: u64,
         paid_at: u64,
     },
-    /// This crate's, with the counts of the previous window and of this one.
+    /// This crate's sliding window, with the counts in the previous window and in this one.
     SlidingWindow {
         limit: u64,
         period: u64,
@@ -56,7 +56,7 @@ impl Partner {
         Self::SlidingWindow { limit, period: seconds * SECOND, state: None }
     }
 
-    /// Judges a call. Returns whether it is served, and the fields of the response, as this crate's layer writes them.
+    /// Judges a call. Returns whether it is served, and the response fields as this crate's layer writes them.
     fn judge(&mut self, now: u64) -> (bool, CallReport) {
         let (is_served, left, wait, spacing) = match self {
             Self::FixedWindow { limit, period, begins, window, used } => {
@@ -136,8 +136,8 @@ struct Outcome {
     quota: u64,
 }
 
-/// Lets processes send all that they may for about a time. Calls take half the latency to three halves of it, so that
-/// they overtake each other.
+/// Lets processes send as many calls as they may for about a time. Calls take between half and three halves of the
+/// latency, so that they overtake each other.
 fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
     let (time, quota) = partner.quota(about);
     let mut pace = PartnerPace::new(0);
@@ -195,7 +195,7 @@ fn assert_obeys(partner: Partner, processes: u64, latency: u64, time: u64) {
 }
 
 #[test]
-fn fixed_windows_are_used_up_and_next_to_nothing_is_rejected() {
+fn fixed_windows_are_used_without_rejections() {
     for processes in [1, 8] {
         for latency in [2_000, 50_000] {
             assert_obeys(Partner::window(500, 10), processes, latency, 120 * SECOND);
@@ -207,7 +207,7 @@ fn fixed_windows_are_used_up_and_next_to_nothing_is_rejected() {
 }
 
 #[test]
-fn buckets_are_used_up_and_next_to_nothing_is_rejected() {
+fn buckets_are_used_without_rejections() {
     for processes in [1, 8] {
         for latency in [2_000, 50_000] {
             for (per_second, burst) in [(10, 20), (10, 15), (100, 100), (100, 50), (2, 10)] {
@@ -217,11 +217,11 @@ fn buckets_are_used_up_and_next_to_nothing_is_rejected() {
     }
 }
 
-/// With units left, the fields of a sliding window report for how long these have to last; with zero units left, when
-/// there is one more. The end that the first reports bound may be a little too early for the second: then a call is
-/// rejected, and goes again.
+/// With units left, a sliding window's fields report for how long these have to last. With zero units left, they report
+/// when there is one more. The first end may be a little too early for the second, and then a call is rejected, and
+/// goes again.
 #[test]
-fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
+fn sliding_windows_reject_at_most_one_call() {
     for processes in [1, 8] {
         for latency in [2_000, 50_000] {
             for (limit, seconds) in [(500, 10), (100, 10), (60, 60), (5_000, 3_600)] {
@@ -229,7 +229,7 @@ fn a_sliding_window_rejects_one_call_at_most_each_time_that_it_is_used_up() {
                 let time = (120 * SECOND).max(3 * seconds * SECOND);
                 let Outcome { served, rejected, quota } = run(partner, processes, latency, time);
                 println!("{limit} in {seconds} s, {processes} processes: {served} of {quota}, {rejected} rejected");
-                // It is used up once, and from then on used at its rate.
+                // The window is used up once, and from then on used at its rate.
                 assert!(rejected <= 1, "{rejected} rejected");
                 assert!(served * 10 >= quota * 9, "{served} of {quota} served");
             }
@@ -276,7 +276,7 @@ fn what_others_take_is_noticed() {
     // A slot that was reserved is void once nothing is left.
     pace.learn(first.number, SECOND, 0, &report(0, 9), &RULES);
     assert_eq!(pace.turn(2 * SECOND, &RULES, Some(second)), PacedTurn::Wait(10 * SECOND));
-    // And one after a pause has begun.
+    // A slot is void after a pause has begun, too.
     let mut pace = PartnerPace::new(0);
     let first = ask(&mut pace, 0).unwrap();
     pace.learn(first.number, 0, 0, &report(99, 10), &RULES);
@@ -295,7 +295,7 @@ fn depart_all(pace: &mut PartnerPace, now: u64) -> Vec<u64> {
     numbers
 }
 
-/// Without fields, the number of calls that a partner takes at a time is known from its answers only.
+/// Without fields, only the answers show how many calls a partner accepts at a time.
 #[test]
 fn calls_start_slowly_at_unknown_partners() {
     let (mut pace, mut now, mut waves) = (PartnerPace::new(0), 0, Vec::new());
@@ -324,7 +324,7 @@ fn slow_answers_widen_the_window_by_time() {
     assert!(pace.is_unlimited(&RULES));
 }
 
-/// A client with one call at a time has not shown that its partner takes a thousand.
+/// A client with one call at a time has not shown that its partner accepts a thousand.
 #[test]
 fn unused_windows_stay_small() {
     let (mut pace, mut now) = (PartnerPace::new(0), 0);
@@ -336,8 +336,8 @@ fn unused_windows_stay_small() {
     assert!(pace.window <= 9, "{}", pace.window);
 }
 
-/// The first rejection in a wave is new to the line; the others were sent before the line knew. The call that goes
-/// alone afterwards tells something new again.
+/// The first rejection in a wave is new to the line. The others were sent before the line knew. The call that goes
+/// alone afterwards is new again.
 #[test]
 fn a_wave_is_one_rejection() {
     for wait in [0, 3 * SECOND] {
@@ -354,12 +354,12 @@ fn a_wave_is_one_rejection() {
         assert_eq!(news.iter().filter(|is_news| **is_news).count(), 1, "{news:?}");
         let pause = wait.max(SECOND);
         assert_eq!(pace.turn(90_000, &RULES, None), PacedTurn::Wait(80_000 + pause));
-        // One goes alone.
+        // One call goes alone.
         let now = 80_000 + pause;
         let alone = depart_all(&mut pace, now);
         assert_eq!(alone.len(), 1);
         assert!(pace.learn(alone[0], now + 10_000, 10_000, &report, &RULES));
-        // Accepted, the next ones follow at a pace, and not together.
+        // If it is accepted, the next ones follow at a pace, and not together.
         let later = now + 10_000 + wait.max(2 * SECOND);
         let alone = depart_all(&mut pace, later);
         assert_eq!(alone.len(), 1);
@@ -400,17 +400,17 @@ fn rejections_with_units_left_teach_a_pace() {
     assert!(pace.learn(slot.number, now, 0, &rejected(0, budget(4_000)), &RULES));
     assert_eq!(pace.turn(now, &RULES, None), PacedTurn::Wait(now + SECOND));
     assert!(pace.gap > 0);
-    // One goes alone, although units are left.
+    // One call goes alone, although units are left.
     assert_eq!(depart_all(&mut pace, now + SECOND).len(), 1);
 }
 
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// For any reports of a partner, and any order of its answers: no sum overflows, and the next departure is never
+    /// For any reports from a partner, and any order of its answers, no sum overflows, and the next departure is never
     /// further from the last one, or from now, than the longest pause.
     #[test]
-    fn no_partner_stops_the_line_for_longer_than_the_longest_pause(
+    fn pauses_are_never_longer_than_allowed(
         longest in 1..10_u64,
         steps in prop::collection::vec(
             (0..5 * SECOND, 0..4_u64, 0..3_u8, 0..3_000_u64, 0..5_u64, 0..3_000_000_u64, any::<bool>()), 1..80),

@@ -6,8 +6,8 @@ use super::pace::micros;
 
 /// When calls to a partner that keeps failing are rejected here, for [`PacerLayer::throttle`].
 ///
-/// The rule is adaptive throttling of Google's SRE book (chapter 21, "Handling Overload"). Of *n* calls that the
-/// program wanted to make within the window, the partner has accepted *a*. The next call is rejected here with the
+/// The rule is adaptive throttling from Google's SRE book (chapter 21, "Handling Overload"). If the program wanted to
+/// make *n* calls within the window, and the partner has accepted *a*, the next call is rejected here with the
 /// probability
 ///
 /// ```text
@@ -16,7 +16,7 @@ use super::pace::micros;
 ///
 /// or 0 if that is negative. So nothing is rejected while the partner accepts more than `success_percent` of the calls,
 /// or while ten calls fail in a window. A partner that accepts less gets about *K* times as many calls as it accepts:
-/// enough to notice that it can take more. The ten are for programs with few calls: one failure in two calls says
+/// enough to notice that it can take more. The ten are for programs with few calls, where one failure in two calls says
 /// little.
 ///
 /// # What counts
@@ -32,7 +32,7 @@ use super::pace::micros;
 /// | the call leaves the line before it is sent | nothing |
 ///
 /// A call is counted before it is sent, and its answer counts at that time. So a partner that accepts connections and
-/// never answers is throttled, too, however long the timeout of the calls is. Other 4xx are accepted: the partner has
+/// never answers is throttled, too, however long your timeout is. Other 4xx are accepted, because the partner has
 /// looked at the request, and the next one may be right. An error in the body, or in trailers, is not seen.
 ///
 /// # Recovery
@@ -65,7 +65,7 @@ const WINDOW: Duration = Duration::from_secs(120);
 const SUCCESS_PERCENT: u64 = 50;
 
 impl AdaptiveThrottle {
-    /// Creates the settings of the SRE book: half of the calls must succeed (K = 2), over two minutes.
+    /// Creates the settings in the SRE book: half of the calls must succeed (K = 2), over two minutes.
     pub fn new() -> Self {
         Self { success_percent: SUCCESS_PERCENT, max_percent: 100, width: width(WINDOW) }
     }
@@ -82,8 +82,8 @@ impl AdaptiveThrottle {
         Self { success_percent: checked(percent), ..self }
     }
 
-    /// Sets how long calls count; two minutes unless set, in twelve buckets. Set it to several times the timeout of
-    /// your calls: a call that takes longer than the window counts as failed, also if it succeeds.
+    /// Sets how long calls count; two minutes unless set, in twelve buckets. Set it to several times your calls'
+    /// timeout, because a call that takes longer than the window counts as failed, even if it succeeds.
     ///
     /// # Panics
     ///
@@ -94,8 +94,8 @@ impl AdaptiveThrottle {
         Self { width: width(window), ..self }
     }
 
-    /// Sets the share of calls, in percent, that is rejected here at most; 100 unless set, since a probe per second is
-    /// sent in any case. With 80, a fifth of the calls goes to a partner that accepts none.
+    /// Sets the greatest share of calls, in percent, that is rejected here; 100 unless set, since a probe per second is
+    /// sent in any case. With 80, a dead partner still gets a fifth of the calls.
     ///
     /// # Panics
     ///
@@ -112,7 +112,7 @@ impl Default for AdaptiveThrottle {
     }
 }
 
-/// Rounded up: a window is never shorter than was asked for.
+/// Rounded up, so a window is never shorter than you asked for.
 fn width(window: Duration) -> u64 {
     micros(window).div_ceil(BUCKETS as u64)
 }

@@ -1,4 +1,4 @@
-//! In place of `shared`, without the feature `redis`: no pace is shared.
+//! Replaces `shared` without the feature `redis`: no pace is shared.
 
 use std::time::Duration;
 

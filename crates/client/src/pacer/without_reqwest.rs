@@ -1,4 +1,4 @@
-//! The compiler names the feature `reqwest`, if it is off.
+//! Makes the compiler name the feature `reqwest`, if it is off.
 
 use std::convert::Infallible;
 

@@ -1,4 +1,4 @@
-//! What a `ThrottleLayer` shares, how requests wait and end, and its behaviour when a limiter fails.
+//! The parts that a `ThrottleLayer` shares, how requests wait and end, and its behaviour when a limiter fails.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ fn by_size(limiter: impl IntoLimiter) -> Policy<On<u64>> {
     Policy::on("size", limiter).cost_fn(|size| *size)
 }
 
-/// The reason of a rejection, and its wait in seconds.
+/// A rejection's reason, and its wait in seconds.
 fn rejection(reply: &Reply) -> Option<(Reason, Option<u64>)> {
     match reply {
         Err(ThrottleError::Rejected(rejected)) => {
@@ -49,7 +49,7 @@ fn failure(reply: &Reply) -> Option<&LimiterError> {
 }
 
 #[tokio::test]
-async fn services_and_clones_share_the_budget_and_its_changes() {
+async fn clones_share_budget_and_changes() {
     let bucket = || {
         let store = MemoryStore::default().with_clock(ManualClock::new());
         RateLimiter::new(TokenBucket::new(Quota::per_hour(10)), store)
@@ -57,7 +57,7 @@ async fn services_and_clones_share_the_budget_and_its_changes() {
     let layer = ThrottleLayer::new(by_size(bucket()));
     let earlier = layer.layer(service_fn(|_: u64| async { Ok::<_, Infallible>("done") }));
     assert_eq!(send(&layer.clone(), 8).await.unwrap(), "done");
-    // Ten of an hour: one in six minutes.
+    // Ten per hour are one in six minutes.
     assert_eq!(rejection(&earlier.clone().oneshot(3).await), Some((Reason::LimitExceeded, Some(360))));
 
     layer.limits().replace(Policy::on("size", bucket())).unwrap();
@@ -67,14 +67,14 @@ async fn services_and_clones_share_the_budget_and_its_changes() {
 }
 
 #[test]
-fn policies_that_cannot_be_enforced_make_no_layer() {
+fn unenforceable_policies_make_no_layer() {
     let none: Vec<Policy<On<u64>>> = Vec::new();
     assert_eq!(ThrottleLayer::try_new(none).unwrap_err(), PolicyError::NoPolicy);
 }
 
-/// As bodies of requests are.
+/// Two threads often cannot read a request body at once.
 #[tokio::test]
-async fn requests_that_no_two_threads_can_read_move_between_threads() {
+async fn requests_need_not_be_sync() {
     let layer = ThrottleLayer::new(Policy::on("all", Quota::per_hour(1)));
     let service = layer.layer(service_fn(async |request: Cell<u64>| Ok::<_, Infallible>(request.get())));
     assert_eq!(tokio::spawn(service.oneshot(Cell::new(7))).await.unwrap().unwrap(), 7);
@@ -111,7 +111,7 @@ impl Limiter for Broken {
 }
 
 #[tokio::test]
-async fn the_failure_mode_decides_when_the_limiter_fails() {
+async fn failure_modes_apply_when_limiters_fail() {
     for answers_at_once in [true, false] {
         let policy = |broken: Broken| by_size(Arc::new(Broken { answers_at_once, ..broken }));
         let send = async |policy: Policy<On<u64>>, size| send(&ThrottleLayer::new(policy), size).await;
@@ -129,7 +129,7 @@ async fn the_failure_mode_decides_when_the_limiter_fails() {
 }
 
 #[tokio::test]
-async fn a_closed_limiter_rejects_in_every_failure_mode() {
+async fn closed_limiters_reject_in_every_mode() {
     for mode in [FailureMode::LocalFallback, FailureMode::Reject, FailureMode::Allow] {
         let closed = Arc::new(Broken { is_closed: true, ..BROKEN }).into_limiter();
         let reply = send(&ThrottleLayer::new(by_size(closed).on_failure(mode)), 1).await;
@@ -138,7 +138,7 @@ async fn a_closed_limiter_rejects_in_every_failure_mode() {
 }
 
 #[tokio::test]
-async fn the_beginning_of_an_outage_is_logged_once() {
+async fn an_outages_beginning_is_logged_once() {
     let (log, _guard) = Log::start();
     let layer = ThrottleLayer::new(by_size(Arc::new(BROKEN)).on_failure(FailureMode::Allow));
     for layer in [&layer, &layer.clone()] {
@@ -172,7 +172,7 @@ impl Limiter for Ends {
 }
 
 #[tokio::test]
-async fn a_limiter_knows_how_a_request_has_ended() {
+async fn limiters_know_how_requests_ended() {
     for answers_at_once in [true, false] {
         let ends = Arc::new(Ends { answers_at_once, ends: Mutex::default() });
         let layer = ThrottleLayer::new(Policy::on("ends", Arc::clone(&ends)));
@@ -191,8 +191,9 @@ async fn a_limiter_knows_how_a_request_has_ended() {
     }
 }
 
+/// A request that is dropped while it waits does not call the inner service.
 #[tokio::test(start_paused = true)]
-async fn a_request_that_is_dropped_while_it_waits_leaves_the_queue_and_calls_nothing() {
+async fn dropped_waiters_leave_the_queue() {
     let called = Arc::new(AtomicU32::new(0));
     let counting = Arc::clone(&called);
     let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)));

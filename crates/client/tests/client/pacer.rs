@@ -1,4 +1,4 @@
-//! A client that obeys its partner: order, rejections, bounds, and what a partner may report.
+//! A client that obeys its partner: order, rejections, bounds, and the reports that a partner may send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 /// the timer rounds each way up by a millisecond.
 const ROUND_TRIP: Duration = Duration::from_millis(22);
 
-/// What a partner sees of the calls, by their numbers.
+/// The calls as a partner sees them, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Arrived(u32),
@@ -35,9 +35,9 @@ enum Seen {
 struct Partner {
     limit: u64,
     window: Duration,
-    /// Whether it reports what is left.
+    /// Whether it reports its remaining units.
     has_fields: bool,
-    /// What it answers to a call beyond the limit, in place of the true wait.
+    /// Its `Retry-After` for a call beyond the limit, in place of the true wait.
     retry_after: Option<&'static str>,
     state: Arc<Mutex<State>>,
 }
@@ -63,7 +63,7 @@ impl Partner {
         Self { retry_after: Some(value), ..self }
     }
 
-    /// Other clients take a part of the window.
+    /// Other clients use up a part of the window.
     fn take(&self, units: u64) {
         self.state.lock().unwrap().used += units;
     }
@@ -138,15 +138,14 @@ async fn status(call: Call) -> u16 {
     call.await.unwrap().status().as_u16()
 }
 
-/// Makes so many calls at once, and returns how many were served.
+/// Makes this many calls at once, and returns how many were served.
 async fn served(client: &mut Client, calls: u32) -> usize {
     let calls: Vec<_> = (0..calls).map(|number| call(client, number)).collect();
     let statuses = join_all(calls.into_iter().map(status)).await;
     statuses.iter().filter(|status| **status == 200).count()
 }
 
-/// No call arrives while one that came earlier waits: what was rejected arrives again before all that have not arrived
-/// yet.
+/// No call arrives while an earlier one waits: rejected calls arrive again before all that have not arrived yet.
 fn assert_order(seen: &[Seen]) {
     let (mut next, mut rejected) = (0, BTreeSet::new());
     for event in seen {
@@ -162,10 +161,10 @@ fn assert_order(seen: &[Seen]) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn calls_depart_in_order_also_around_a_rejected_one() {
+async fn rejections_keep_the_order() {
     let partner = Partner::new(10, 10 * SECOND);
     let mut client = partner.client(&PacerLayer::new());
-    // What the client cannot know: all is used up before its first call, and again in the second window.
+    // The client cannot know that everything is used up before its first call, and again in the second window.
     partner.take(10);
     let calls: Vec<_> = (0..25).map(|number| call(&mut client, number)).collect();
     let others = async {
@@ -178,7 +177,7 @@ async fn calls_depart_in_order_also_around_a_rejected_one() {
     assert_order(&partner.seen());
 }
 
-/// Calls come at random times, some leave, and others draw on the same quota: the order holds.
+/// Calls come at random times, some leave, and others use up the quota, too.
 #[tokio::test(start_paused = true)]
 async fn order_holds_under_random_schedules() {
     for seed in seeds(40) {
@@ -207,8 +206,8 @@ async fn order_holds_under_random_schedules() {
             match *event {
                 Seen::Rejected(number) => assert_eq!(rejected.insert(number, *at), None),
                 Seen::Arrived(number) if Some(number) > last => {
-                    // What was rejected before, and has not come again, has left, unless this call was in flight when
-                    // the rejection came: the window may have ended between the two.
+                    // A call that was rejected before, and has not come again, has left, unless this call was in flight
+                    // when the rejection came, because the window may have ended between the two.
                     let may_come = |number: u32| rejected.get(&number).is_none_or(|since| *at - *since <= ROUND_TRIP);
                     let is_late = |(seen, _): &(Seen, _)| matches!(*seen, Seen::Arrived(number) if !may_come(number));
                     assert!(!seen[index..].iter().any(is_late), "seed {seed}: {number} overtook {rejected:?}");
@@ -221,24 +220,24 @@ async fn order_holds_under_random_schedules() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_rejected_and_nearly_all_is_used() {
+async fn nearly_all_is_used_without_rejections() {
     let partner = Partner::new(100, 10 * SECOND);
     let mut client = partner.client(&PacerLayer::new().max_wait(100 * SECOND));
     assert_eq!(served(&mut client, 500).await, 500);
     let (arrivals, rejected) = (partner.arrivals(), partner.rejected());
     assert_eq!(rejected, 0);
-    // Five windows, and hardly anything of a sixth.
+    // Five windows, and hardly any time in a sixth.
     assert!(arrivals[499] < 50 * SECOND + SECOND / 2, "{:?}", arrivals[499]);
-    // Spread: a tenth of a second apart, but for where a window ends.
+    // The calls are a tenth of a second apart, except where a window ends.
     let gaps = arrivals.windows(2).map(|pair| pair[1] - pair[0]);
     let even = gaps.filter(|gap| *gap > SECOND / 20 && *gap < SECOND / 5).count();
     assert!(even > 470, "{even} of 499 are even");
 }
 
-/// A stored response has an `Age`, and reports what was left when it was stored. It was no answer at all, so each call
-/// was the first, and only one was in flight at a time.
+/// A stored response has an `Age`, and reports the units that were left when it was stored. It did not count as an
+/// answer, so each call was the first, and only one was in flight at a time.
 #[tokio::test(start_paused = true)]
-async fn a_partner_behind_a_cache_is_called_without_a_line() {
+async fn cached_answers_hold_up_no_calls() {
     let partner = service_fn(|_: Request<()>| async {
         sleep(SECOND / 20).await;
         let response = Response::builder().header("age", "17").header("ratelimit", r#""a";r=0;t=5"#);
@@ -259,14 +258,15 @@ async fn a_pause_holds_the_whole_line() {
     partner.take(1);
     let mut client = partner.client(&PacerLayer::new().max_wait(100 * SECOND));
     assert_eq!(served(&mut client, 2).await, 2);
-    // The first one is rejected, and comes again after 30 seconds; then the second is, and comes after 30 more.
+    // The first one is rejected, and comes again after 30 seconds. Then the second is rejected, and comes after 30
+    // more.
     assert_eq!(partner.seen()[..2], [Seen::Arrived(0), Seen::Rejected(0)]);
     assert_order(&partner.seen());
     assert!(partner.arrivals().iter().skip(1).all(|at| *at >= 30 * SECOND));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_partner_that_reports_nothing_is_limited_by_our_quota_only() {
+async fn silent_partners_follow_our_quota_only() {
     let partner = Partner::new(1_000, 1_000 * SECOND).without_fields();
     let start = Instant::now();
     assert_eq!(served(&mut partner.client(&PacerLayer::new()), 100).await, 100);
@@ -278,9 +278,9 @@ async fn a_partner_that_reports_nothing_is_limited_by_our_quota_only() {
     assert!((2 * SECOND..2 * SECOND + SECOND / 10).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
-/// What a caller gives up, it does not take with it.
+/// A caller that gives up does not take a departure with it.
 #[tokio::test(start_paused = true)]
-async fn callers_that_give_up_use_nothing_of_our_quota() {
+async fn callers_that_leave_use_no_quota() {
     let partner = Partner::new(1_000, 1_000 * SECOND).without_fields();
     let layer = PacerLayer::new().quota(Quota::per_minute(2)).max_wait(100 * SECOND);
     let mut client = partner.client(&layer);
@@ -295,7 +295,7 @@ async fn callers_that_give_up_use_nothing_of_our_quota() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_host_has_a_line_of_its_own() {
+async fn each_host_has_its_own_line() {
     let partner = Partner::new(1, 50 * SECOND);
     let mut client = partner.client(&PacerLayer::new());
     assert_eq!(status(call_to(&mut client, "a.example", 0)).await, 200);
@@ -307,9 +307,9 @@ async fn each_host_has_a_line_of_its_own() {
     assert_eq!(partner.seen().into_iter().filter(|seen| matches!(seen, Seen::Arrived(_))).collect::<Vec<_>>(), arrived);
 }
 
-/// A client that writes the port and one that does not were two, and each used the partner's whole quota.
+/// A client with the port and one without it had two lines, and each used the partner's whole quota.
 #[tokio::test(start_paused = true)]
-async fn a_port_that_the_scheme_implies_makes_no_line_of_its_own() {
+async fn implied_ports_share_the_hosts_line() {
     let request = |uri: &str, host: Option<&str>| {
         let mut request = Request::get(uri).body(()).unwrap();
         if let Some(host) = host {
@@ -330,7 +330,7 @@ async fn a_port_that_the_scheme_implies_makes_no_line_of_its_own() {
         let arrived = partner.seen().into_iter().filter(|seen| matches!(seen, Seen::Arrived(_))).collect::<Vec<_>>();
         assert_eq!(arrived, [0, 2].map(Seen::Arrived), "{first}");
     }
-    // Without a scheme, it is not known which port is meant: either of the two is.
+    // Without a scheme, the port is unknown, so the host matches either port.
     let partner = Partner::new(1, 50 * SECOND);
     let mut client = partner.client(&PacerLayer::new());
     assert_eq!(status(client.call(request("/0", Some("a.example")))).await, 200);
@@ -342,9 +342,9 @@ async fn a_port_that_the_scheme_implies_makes_no_line_of_its_own() {
     assert_eq!(arrived, [0, 3].map(Seen::Arrived));
 }
 
-/// A client of tonic names no host: its channel adds it. Two channels are two partners.
+/// A tonic client does not name a host, because its channel adds it. Two channels are two partners.
 #[tokio::test(start_paused = true)]
-async fn services_without_hosts_have_their_own_lines() {
+async fn services_without_hosts_have_own_lines() {
     let layer = PacerLayer::new();
     let [paused, other] = [0; 2].map(|_| Partner::new(1, 50 * SECOND));
     let request = |number: u32| Request::get(format!("/{number}")).body(()).unwrap();
@@ -359,7 +359,7 @@ async fn services_without_hosts_have_their_own_lines() {
     assert_eq!(paused.arrivals().len(), 1);
 }
 
-/// One partner that is paused, and whose line is full, fills no other line.
+/// A paused partner with a full line does not fill other lines.
 #[tokio::test(start_paused = true)]
 async fn partners_have_their_own_bounds() {
     let partner = Partner::new(1, 50 * SECOND);
@@ -374,7 +374,7 @@ async fn partners_have_their_own_bounds() {
     assert_eq!(client.waiting(), 0);
 }
 
-/// A forge's limit on bursts is a 403; a partner of its own has any status.
+/// A forge answers 403 for its burst limit, and your own partner may use any status.
 #[tokio::test(start_paused = true)]
 async fn statuses_that_mean_wait_pause_the_line() {
     for (code, is_set) in [(403, false), (418, false), (400, true)] {
@@ -403,7 +403,7 @@ async fn statuses_that_mean_wait_pause_the_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_caller_gets_the_rejection_of_a_call_that_cannot_be_sent_again() {
+async fn unrepeatable_calls_return_their_rejection() {
     let partner = Partner::new(1, 30 * SECOND);
     partner.take(1);
     let mut client = partner.client(&PacerLayer::with_clone(|_| None));
@@ -419,11 +419,11 @@ async fn the_caller_gets_the_rejection_of_a_call_that_cannot_be_sent_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiting_is_bounded_in_number_and_in_time() {
+async fn waits_are_bounded_in_number_and_time() {
     let partner = Partner::new(1, 30 * SECOND);
     let mut client = partner.client(&PacerLayer::new().max_waiters(2).max_wait(20 * SECOND));
     assert_eq!(status(call(&mut client, 0)).await, 200);
-    // It is known that nothing departs for 30 seconds.
+    // The layer knows that nothing departs for 30 seconds.
     let Err(PacerError::WaitTooLong { retry_after: Some(wait), .. }) = call(&mut client, 1).await else {
         panic!("it waits")
     };
@@ -433,7 +433,7 @@ async fn waiting_is_bounded_in_number_and_in_time() {
     let full = call(&mut client, 4).await.unwrap_err();
     assert!(matches!(full, PacerError::LineFull { max_waiters: 2, .. }), "{full}");
 
-    // It is not known at first: the call is rejected, and would have to wait for longer than it may.
+    // At first, the layer does not know: the call is rejected, and would have to wait for longer than it may.
     let partner = Partner::new(1, 30 * SECOND);
     partner.take(1);
     let mut client = partner.client(&PacerLayer::new().max_wait(20 * SECOND));
@@ -455,7 +455,7 @@ async fn a_cancelled_call_leaves_the_line() {
     assert_eq!(client.waiting(), 1);
     assert_eq!(status(last).await, 200);
     assert_eq!(partner.seen(), [Seen::Arrived(0), Seen::Arrived(100)]);
-    // One that is dropped while it is alone under way: the next need not wait for its answer.
+    // A call is dropped while it is alone under way. The next need not wait for its answer.
     sleep(20 * SECOND).await;
     let lost = tokio::spawn(call(&mut client, 101));
     sleep(Duration::from_millis(5)).await;
@@ -469,8 +469,8 @@ async fn a_cancelled_call_leaves_the_line() {
 /// When calls were served, and how many were rejected.
 type Answered = (Vec<Instant>, usize);
 
-/// A partner that rejects what exceeds 12 calls in any second, and reports nothing. Returns a client that sends it 10
-/// per second, and counts the calls and the rejections.
+/// A partner that rejects calls above 12 in any second, and reports nothing. Returns a client that sends it 10 per
+/// second, and counts the calls and the rejections.
 fn strict_partner() -> (Client, Arc<Mutex<Answered>>) {
     let seen = Arc::new(Mutex::new(Answered::default()));
     let partner = {
@@ -492,15 +492,15 @@ fn strict_partner() -> (Client, Arc<Mutex<Answered>>) {
     (layer.layer(BoxCloneService::new(partner)), seen)
 }
 
-/// A turn was a message to the call, which the call found when it was polled: after a pause of the program, all calls
-/// whose turns had come meanwhile left at once. Of 111 calls whose futures were not polled for five seconds, 37 were
-/// rejected, and of 111 that were made meanwhile 86.
+/// A turn was a message to the call, which the call found when it was polled. After a pause in the program, all calls
+/// whose turns had come meanwhile left at once: 37 of 111 calls whose futures were not polled for five seconds were
+/// rejected, and 86 of 111 that were made meanwhile.
 #[tokio::test(start_paused = true)]
-async fn calls_whose_futures_are_polled_late_leave_at_the_pace_all_the_same() {
+async fn late_polls_keep_the_pace() {
     let mut outcomes = Vec::new();
     for (is_polled_before, is_made_late) in [(false, false), (true, false), (false, true)] {
         let (mut client, seen) = strict_partner();
-        // The first one, whose answer says that nothing but our quota limits calls.
+        // The first call's answer says that only our quota limits calls.
         assert_eq!(status(call(&mut client, 0)).await, 200);
         let mut calls = Vec::new();
         for number in 1..111 {
@@ -518,14 +518,14 @@ async fn calls_whose_futures_are_polled_late_leave_at_the_pace_all_the_same() {
         let begun = Instant::now();
         join_all(calls.into_iter().map(status)).await;
         let (served, rejected) = &*seen.lock().unwrap();
-        // No turn is lost either.
+        // No turn is lost.
         outcomes.push((served.len(), *rejected, begun.elapsed().as_secs()));
     }
     assert!(outcomes.iter().all(|outcome| matches!(outcome, (111, 0, 10 | 11))), "{outcomes:?}");
 }
 
-/// Of calls whose futures are never polled, each kept the line waiting for a turn that it did not take: a second, if
-/// its answer was to say how to go on.
+/// Each call whose future is never polled kept the line waiting for a turn that it did not take: a second, if its
+/// answer was to say how to go on.
 #[tokio::test(start_paused = true)]
 async fn calls_that_nobody_polls_delay_no_others() {
     let partner = Partner::new(100, 10 * SECOND);
@@ -538,9 +538,9 @@ async fn calls_that_nobody_polls_delay_no_others() {
     assert_eq!(partner.seen(), [Seen::Arrived(20)]);
 }
 
-/// A task that is stuck holds many calls in line, before one of another task.
+/// A stuck task holds many calls in line, before another task's call.
 #[tokio::test(start_paused = true)]
-async fn many_calls_whose_task_is_stuck_delay_others_by_little() {
+async fn stuck_tasks_delay_others_little() {
     for is_polled in [false, true] {
         let partner = Partner::new(1_000, 10 * SECOND);
         let mut client = partner.client(&PacerLayer::new());
@@ -552,13 +552,13 @@ async fn many_calls_whose_task_is_stuck_delay_others_by_little() {
         let begun = Instant::now();
         assert_eq!(status(call(&mut client, 101)).await, 200);
         assert!(begun.elapsed() < SECOND / 4, "{:?}", begun.elapsed());
-        // They have lost nothing but their order.
+        // The stuck calls have lost nothing but their order.
         assert_eq!(join_all(stuck.into_iter().map(status)).await, [200; 100]);
         assert_eq!(partner.rejected(), 0);
     }
 }
 
-/// A service that needs a time to become ready again after each call.
+/// A service that needs time to become ready again after each call.
 #[derive(Clone)]
 struct Recovering<S> {
     inner: S,
@@ -586,7 +586,7 @@ impl<S: Service<Request<()>>> Service<Request<()>> for Recovering<S> {
 
 /// A rejected call took its turn while its service was not ready yet, and the line waited a second for its answer.
 #[tokio::test(start_paused = true)]
-async fn a_call_whose_service_is_not_ready_again_delays_no_others() {
+async fn unready_services_delay_no_others() {
     for (recovery, order, last) in [(1_500, [0, 1, 2], 2_050), (3_500, [1, 2, 0], 3_550)] {
         let (log, begun) = (Arc::new(Mutex::new(Vec::new())), Instant::now());
         let partner = {
@@ -612,10 +612,9 @@ async fn a_call_whose_service_is_not_ready_again_delays_no_others() {
     }
 }
 
-/// Beyond 4,096 partners, the lines of all that had no call were forgotten if most were needed, and so were their
-/// pauses.
+/// Beyond 4,096 partners, all lines without calls were forgotten if most were needed, and so were their pauses.
 #[tokio::test(start_paused = true)]
-async fn a_pause_outlives_calls_to_thousands_of_other_partners() {
+async fn a_pause_outlives_thousands_of_partners() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let partner = {
         let log = Arc::clone(&log);
@@ -639,7 +638,7 @@ async fn a_pause_outlives_calls_to_thousands_of_other_partners() {
     assert_eq!(log.lock().unwrap().iter().filter(|host| *host == "partner.example").count(), 1);
 }
 
-/// A gRPC server rejects with 200 and a status in the head of its response, which has no message then.
+/// A gRPC server rejects with 200 and a status in its response head, which has no message then.
 #[tokio::test(start_paused = true)]
 async fn a_rejection_in_grpc_pauses_the_line() {
     let arrivals = Arc::new(Mutex::new(Vec::new()));
@@ -670,9 +669,9 @@ fn content_type() -> (http::HeaderName, http::HeaderValue) {
     (http::header::CONTENT_TYPE, http::HeaderValue::from_static("application/grpc"))
 }
 
-/// Values that no honest partner sends: the line goes on after the longest pause.
+/// No honest partner sends such values. The line goes on after the longest pause.
 #[tokio::test(start_paused = true)]
-async fn a_hostile_partner_stops_the_line_for_the_longest_pause_at_most() {
+async fn hostile_partners_pause_a_bounded_time() {
     for value in ["1000000000", "99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"] {
         let partner = Partner::new(1, 30 * SECOND).without_fields().retry_after(value);
         partner.take(1);
@@ -700,15 +699,15 @@ async fn a_hostile_partner_stops_the_line_for_the_longest_pause_at_most() {
 }
 
 #[test]
-fn outside_of_a_runtime_a_call_fails_with_an_error() {
+fn calls_outside_a_runtime_fail() {
     let service = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let mut client: Client = PacerLayer::new().layer(BoxCloneService::new(service));
     assert!(matches!(call(&mut client, 0).now_or_never(), Some(Err(PacerError::NoRuntime))));
 }
 
-/// Calls of two runtimes are in one line; the one that joined it first is blocked.
+/// Calls on two runtimes are in one line, and the runtime that joined it first is blocked.
 #[test]
-fn a_runtime_that_is_blocked_delays_no_other() {
+fn blocked_runtimes_delay_no_other() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let (blocked, other) = (runtime(), runtime());
     let service = service_fn(|_: Request<()>| async {

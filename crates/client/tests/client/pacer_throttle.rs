@@ -1,5 +1,5 @@
 //! A client whose partner keeps failing: calls that are not sent, the partner's recovery, calls that nobody awaits, and
-//! what is counted and logged. `crates/client/src/pacer/tests/health.rs` compares the decisions with a model.
+//! which events are counted and logged. `crates/client/src/pacer/tests/health.rs` compares the decisions with a model.
 
 use std::convert::Infallible;
 use std::future::pending;
@@ -76,7 +76,7 @@ async fn sent_until_throttled(client: &Client) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_partner_is_spared_and_its_recovery_is_noticed() {
+async fn failing_partners_are_spared_until_recovery() {
     for status in [0, 500, 503] {
         let partner = Partner::new(status);
         let client = partner.client(&layer());
@@ -87,7 +87,7 @@ async fn a_failing_partner_is_spared_and_its_recovery_is_noticed() {
         for _ in 0..10_000 {
             let _ = call(&client).await;
         }
-        // Its time stands still: no probe is due. By the formula, a harmonic sum.
+        // Time stands still, so no probe is due. By the formula, it is a harmonic sum.
         assert!(partner.seen() - before < 200, "{} of 10,000 with {status}", partner.seen() - before);
         let error = loop {
             if let Err(error @ PacerError::Throttled { .. }) = call(&client).await {
@@ -103,7 +103,7 @@ async fn a_failing_partner_is_spared_and_its_recovery_is_noticed() {
             let _ = call(&client).await;
             assert_eq!(partner.seen(), before + 1, "{status}");
         }
-        // It is back: the probes come closer, until all calls are sent.
+        // The partner is back: the probes come closer, until all calls are sent.
         partner.answer(200);
         for _ in 0..25 {
             advance(Duration::from_secs(1)).await;
@@ -138,7 +138,7 @@ async fn mistakes_of_the_caller_throttle_nothing() {
 /// The call was counted before it was sent. If it were counted with its answer, a partner that never answers would get
 /// calls for ever.
 #[tokio::test(start_paused = true)]
-async fn calls_that_time_out_around_the_layer_are_failures() {
+async fn outer_timeouts_are_failures() {
     let partner = Partner::new(1);
     let client = partner.client(&layer());
     let mut timeouts = 0;
@@ -150,7 +150,7 @@ async fn calls_that_time_out_around_the_layer_are_failures() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_call_that_leaves_the_line_is_no_failure() {
+async fn leaving_the_line_is_no_failure() {
     let partner = Partner::new(200);
     let mut client = partner.client(&layer());
     assert_eq!(call(&client).await.unwrap(), 200);
@@ -163,7 +163,7 @@ async fn a_call_that_leaves_the_line_is_no_failure() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn each_partner_is_judged_by_its_own_calls() {
+async fn partners_are_judged_separately() {
     let is_down = Arc::new(AtomicBool::new(true));
     let answers = Arc::clone(&is_down);
     let service = service_fn(move |request: Request<()>| {
@@ -181,9 +181,9 @@ async fn each_partner_is_judged_by_its_own_calls() {
     assert!(throttled > 800, "{throttled}");
 }
 
-/// A retry is a call, too: it must not reach a partner that is throttled, and the caller gets what the partner said.
+/// A retry is a call, too, so it must not reach a throttled partner, and the caller gets the partner's answer.
 #[tokio::test(start_paused = true)]
-async fn a_rejection_is_not_repeated_to_a_partner_that_is_throttled() {
+async fn retries_respect_the_throttle() {
     let (fails, seen) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
     let (answers, calls) = (Arc::clone(&fails), Arc::clone(&seen));
     let service = service_fn(move |_: Request<()>| {
@@ -201,7 +201,7 @@ async fn a_rejection_is_not_repeated_to_a_partner_that_is_throttled() {
     }
     fails.store(false, Ordering::Relaxed);
     for round in 0.. {
-        // From here on, a call that goes again within a second is sent only if the dice say so: hardly ever.
+        // From here on, a call that goes again within a second is sent only if the dice say so, which is rare.
         assert!(round < 1_000, "each call was sent again");
         advance(Duration::from_secs(5)).await;
         let before = seen.load(Ordering::Relaxed);
@@ -214,7 +214,7 @@ async fn a_rejection_is_not_repeated_to_a_partner_that_is_throttled() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn transitions_of_a_partner_are_logged_once_with_its_host() {
+async fn transitions_are_logged_once_with_hosts() {
     let (log, _guard) = Log::start();
     let partner = Partner::new(500);
     let client = partner.client(&layer().name("orders"));
@@ -232,7 +232,7 @@ async fn transitions_of_a_partner_are_logged_once_with_its_host() {
     assert_eq!(of("a partner keeps failing"), 1, "{lines:?}");
     assert_eq!(of("a partner accepts calls again"), 1, "{lines:?}");
     assert!(lines.iter().all(|line| line.contains("partner=partner.example") && line.contains("orders")), "{lines:?}");
-    // Of pauses, the first within a minute.
+    // Only the first pause within a minute is logged.
     partner.answer(429);
     assert_eq!(call(&client).await.unwrap(), 429);
     let lines = log.lines();
@@ -241,7 +241,7 @@ async fn transitions_of_a_partner_are_logged_once_with_its_host() {
 
 /// A key may be a customer's token, and a host may be what a stranger has typed.
 #[tokio::test(start_paused = true)]
-async fn no_key_and_no_control_character_is_logged() {
+async fn keys_and_control_characters_stay_unlogged() {
     let (log, _guard) = Log::start();
     let partner = Partner::new(500);
     let client = partner.client(&layer().key(|_| "secret-token"));

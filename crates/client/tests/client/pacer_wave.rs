@@ -1,5 +1,5 @@
-//! Many calls at once to a partner with a limit: none of them gets a rejection that waiting cures, and few are
-//! rejected. In every dialect of rejections.
+//! Many calls at once to a partner with a limit: a rejection that waiting cures never reaches the caller, and few calls
+//! are rejected, in every dialect of rejections.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -35,7 +35,7 @@ const DIALECTS: [Dialect; 10] = [
     Dialect(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "50")]),
 ];
 
-/// A bucket of 20 per second that holds 20. A call takes 20 ms.
+/// A bucket that refills 20 per second and holds 20. A call takes 20 ms.
 #[derive(Clone)]
 struct Partner {
     dialect: Dialect,
@@ -44,7 +44,7 @@ struct Partner {
 
 #[derive(Default)]
 struct Counts {
-    /// When each unit that is missing comes back.
+    /// When each missing unit comes back.
     missing: VecDeque<Instant>,
     served: usize,
     rejected: usize,
@@ -136,8 +136,8 @@ async fn workers_are_hardly_rejected() {
     }
 }
 
-/// A partner that is closed for half a minute, and says that it is for a second: the first in line is not given up
-/// after some attempts.
+/// A partner is closed for half a minute, but asks for a second's wait. The first in line is not given up after some
+/// attempts.
 #[tokio::test(start_paused = true)]
 async fn waiting_cures_each_rejection() {
     for dialect in DIALECTS {
@@ -158,7 +158,7 @@ async fn waiting_cures_each_rejection() {
 async fn a_wave_costs_one_attempt() {
     let partner = Partner::new(DIALECTS[0]);
     let client = partner.client(&PacerLayer::new().attempts(2));
-    // Until now, the partner took eight calls at a time.
+    // Until now, the partner accepted eight calls at a time.
     for _ in 0..30 {
         let calls = (0..8).map(|_| call(client.clone()));
         assert!(join_all(calls).await.iter().all(|is_served| *is_served));

@@ -1,4 +1,4 @@
-//! The pacer around clients of reqwest, against a server on this machine.
+//! The pacer around reqwest's clients, against a server on this machine.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ fn own_error(error: &reqwest_middleware::Error) -> &PacerError<reqwest::Error> {
 }
 
 #[tokio::test]
-async fn the_middleware_sends_a_rejected_call_again_with_its_body() {
+async fn the_middleware_repeats_calls_with_bodies() {
     let (address, calls) = partner().await;
     let client = middleware(PacerLayer::reqwest());
     let response = client.post(format!("http://{address}/reject-first")).body("an order").send().await.unwrap();
@@ -59,7 +59,7 @@ async fn the_middleware_sends_a_rejected_call_again_with_its_body() {
 }
 
 #[tokio::test]
-async fn a_tower_service_around_the_client_does_the_same() {
+async fn the_tower_service_repeats_calls_too() {
     let (address, calls) = partner().await;
     let client = ServiceBuilder::new().layer(PacerLayer::reqwest()).service(Client::new());
     let request = Client::new().post(format!("http://{address}/reject-first")).body("an order").build().unwrap();
@@ -69,14 +69,14 @@ async fn a_tower_service_around_the_client_does_the_same() {
 }
 
 #[tokio::test]
-async fn a_partner_that_pauses_is_not_called_meanwhile() {
+async fn pausing_partners_are_not_called() {
     let (address, _) = partner().await;
     let client = middleware(PacerLayer::reqwest());
     let call = || client.get(format!("http://{address}/pause")).send();
     assert_eq!(call().await.unwrap().status(), 429);
     let error = call().await.unwrap_err();
     assert!(matches!(own_error(&error), PacerError::WaitTooLong { retry_after: Some(_), .. }), "{error:?}");
-    // The same from the tower service, whose errors are its own.
+    // The Tower service gives this error, too, as its own type.
     let service = PacerLayer::reqwest().layer(Client::new());
     let request = || Client::new().get(format!("http://{address}/pause")).build().unwrap();
     assert_eq!(service.clone().oneshot(request()).await.unwrap().status(), 429);
@@ -84,7 +84,7 @@ async fn a_partner_that_pauses_is_not_called_meanwhile() {
     assert!(matches!(error, PacerError::WaitTooLong { .. }), "{error:?}");
 }
 
-/// The error of `reqwest-retry` 0.9, as `thiserror` writes `#[error(transparent)]`.
+/// The error in `reqwest-retry` 0.9, as `thiserror` writes `#[error(transparent)]`.
 #[derive(Debug)]
 struct RetryError(reqwest_middleware::Error);
 
@@ -116,7 +116,7 @@ impl Middleware for Wrapping {
     }
 }
 
-/// Another middleware may wrap the error in one of its own, whose type hides the content.
+/// Another middleware may wrap the error in its own, whose type hides the content.
 #[tokio::test]
 async fn the_error_is_found_inside_of_others() {
     let (address, _) = partner().await;
@@ -126,13 +126,13 @@ async fn the_error_is_found_inside_of_others() {
     let error = call().await.unwrap_err();
     assert!(matches!(own_error(&error), PacerError::WaitTooLong { .. }), "{error:?}");
     assert!(error.to_string().contains("the partner takes no call for"), "{error}");
-    // And in the error of the program.
+    // It is found in the program's error, too.
     let error: Box<dyn std::error::Error> = Box::new(error);
     assert!(PacerError::<reqwest::Error>::find(&*error).is_some());
     assert!(PacerError::<reqwest::Error>::find(&std::io::Error::other("another one")).is_none());
 }
 
-/// A host that sends its callers on to another one, and answers some calls itself. Returns its address, and how many
+/// A host that redirects its callers to another one, and answers some calls itself. Returns its address, and how many
 /// calls the other one got.
 async fn redirecting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     let calls = Arc::new(AtomicUsize::new(0));
@@ -152,7 +152,7 @@ async fn redirecting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, calls)
 }
 
-/// reqwest follows redirects inside: the host that answered is the one that pauses.
+/// reqwest follows redirects inside, so the host that answered is the one that pauses.
 #[tokio::test]
 async fn an_answer_is_booked_on_its_host() {
     let (other, _) = partner().await;
@@ -181,7 +181,7 @@ async fn redirected_calls_are_sent_again() {
     assert_eq!(calls.load(Ordering::SeqCst), 2);
 }
 
-/// All failures of the inner client are passed on as they are.
+/// All the inner client's failures are passed on unchanged.
 #[tokio::test]
 async fn failures_are_passed_on_and_throttle() {
     let (address, _) = partner().await;
@@ -200,7 +200,7 @@ async fn failures_are_passed_on_and_throttle() {
     }
 }
 
-/// The function for the key sees the method, the URI, the fields and the extensions, and the call is sent as it was.
+/// The key function sees the method, the URI, the fields and the extensions, and the call is sent unchanged.
 #[tokio::test]
 async fn a_key_is_made_of_the_head() {
     #[derive(Clone)]

@@ -14,7 +14,7 @@ use tower_sluice_redis::Redis;
 use crate::redis::RedisServer;
 use crate::timing::{eventually, some_attempt_async};
 
-/// A timeout that no call misses, however busy the machine is.
+/// A timeout that every call meets, however busy the machine is.
 const PLENTY: Duration = Duration::from_secs(10);
 
 type Client = Pacer<BoxCloneService<Request<()>, Response<()>, Infallible>, ()>;
@@ -59,7 +59,7 @@ impl Partner {
         self.state.lock().unwrap().calls.iter().filter(|(_, is_served)| !is_served).count()
     }
 
-    /// A process with connections of its own.
+    /// A process with its own connections.
     fn client(self: &Arc<Self>, server: &RedisServer) -> Client {
         let partner = Arc::clone(self);
         let service = service_fn(move |_: Request<()>| std::future::ready(Ok::<_, Infallible>(partner.answer())));
@@ -73,7 +73,7 @@ async fn call(client: &mut Client) -> u16 {
     client.call(request).await.unwrap().status().as_u16()
 }
 
-/// Each process alone would send all of its calls at first. A busy machine delays calls into the next window.
+/// Alone, each process would send all its calls at first. A busy machine delays calls into the next window.
 #[tokio::test]
 async fn processes_share_what_is_left() {
     some_attempt_async("at most 20 calls are rejected", async || {
@@ -119,7 +119,7 @@ async fn a_pause_holds_for_all_processes() {
 }
 
 #[tokio::test]
-async fn without_redis_a_process_paces_by_what_it_sees() {
+async fn without_redis_processes_pace_alone() {
     let (mut server, partner) = (RedisServer::start(), Partner::new(2, Duration::from_secs(1)));
     let mut client = partner.client(&server);
     let start = Instant::now();

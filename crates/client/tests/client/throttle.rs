@@ -38,7 +38,7 @@ async fn a_client_paces_its_outgoing_calls() {
 }
 
 #[tokio::test]
-async fn requests_of_any_type_have_keys_and_costs() {
+async fn any_request_has_keys_and_costs() {
     struct Job {
         tenant: &'static str,
         pages: u64,

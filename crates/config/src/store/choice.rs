@@ -1,4 +1,4 @@
-//! Which store each policy has.
+//! Chooses the store for each policy.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::source::SourceText;
 const MEMORY: &str = "memory";
 const REDIS: &str = "redis";
 
-/// The kinds of stores that a program has, by their names.
+/// The kinds of stores that a program has, by name.
 #[derive(Clone, Default)]
 pub(crate) struct Kinds(pub(crate) BTreeMap<String, Arc<OpenTable>>);
 
-/// The stores of all policies of a file.
+/// The stores for all policies in a file.
 #[derive(Clone)]
 pub(crate) struct Stores {
     mode: StoreMode,
-    /// By their names in the file. One that is not open stands for a server that a replay does not ask, or whose
+    /// By their names in the file. A store that is not open stands for a server that a replay does not ask, or whose
     /// settings are wrong.
     named: BTreeMap<String, Option<Arc<dyn Store>>>,
     /// The kinds that the program has.
@@ -39,13 +39,13 @@ pub(crate) struct Stores {
 pub(crate) struct NamedStores<'a> {
     /// Whether it has a `[redis]`, which may be wrong.
     pub(crate) has_redis: bool,
-    /// Its `[redis]`, if that has all of the keys that it must have, and no others.
+    /// Its `[redis]`, if that has all required keys, and no others.
     pub(crate) redis: Option<StoreTable<'a>>,
     /// Its `[store]`.
     pub(crate) tables: Option<&'a Spanned<DeValue<'a>>>,
 }
 
-/// What the policies are for.
+/// The purpose for which the policies are built.
 #[derive(Clone)]
 pub(crate) enum StoreMode {
     InForce,
@@ -57,15 +57,15 @@ pub(crate) enum StoreMode {
     },
 }
 
-/// The clock of a replay.
+/// A replay's clock.
 #[derive(Clone)]
 pub(crate) struct ReplayClock(pub(crate) Arc<dyn Clock>);
 
 impl Stores {
-    /// Opens the stores of a file. Adds the mistakes to `problems`; the store of one is not open.
+    /// Opens a file's stores. Adds the mistakes to `problems`, and leaves a store with a mistake closed.
     ///
-    /// `redis` is the Redis of the program, which stands for `[redis]`, whether or not the file has one. That of the
-    /// file is opened all the same, so that its mistakes are found.
+    /// `redis` is the program's Redis, which replaces `[redis]`, whether or not the file has one. The file's is opened
+    /// nevertheless, so that its mistakes are found.
     pub(crate) fn open(
         source: &SourceText<'_>,
         file: NamedStores<'_>,
@@ -120,7 +120,7 @@ impl Stores {
         Self { mode, named, kinds: kinds.0.keys().cloned().collect() }
     }
 
-    /// Opens the only store of a file without routes; memory if it has none.
+    /// Opens the only store in a file without routes, or memory if there is none.
     pub(crate) fn open_only(
         source: &SourceText<'_>,
         redis: Option<Arc<dyn Store>>,
@@ -163,7 +163,7 @@ impl Stores {
         self.kinds.iter().any(|known| known == kind)
     }
 
-    /// What a table of this name must have besides, if its name is none of a kind.
+    /// Says which keys a table with this name needs in addition, if its name isn't a kind.
     fn kind_of(&self, name: &str) -> String {
         match self.knows(name) {
             true => String::new(),
@@ -171,7 +171,7 @@ impl Stores {
         }
     }
 
-    /// The names that a policy may have for its `store`.
+    /// The names that a policy's `store` may have.
     fn names(&self) -> String {
         quoted(self.named.keys().map(String::as_str).chain([MEMORY]))
     }
@@ -205,7 +205,7 @@ impl Kinds {
         Err(table.error_of_kind(problem))
     }
 
-    /// Opens the store of `[redis]`.
+    /// Opens the store for `[redis]`.
     fn open_redis(&self, table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
         let open = self.0.get(REDIS).ok_or_else(|| {
             let problem = "this program knows no Redis; let it add the kind \"redis\" (`ConfigReader::store`, with \
@@ -216,13 +216,13 @@ impl Kinds {
     }
 }
 
-/// The store of one policy.
+/// One policy's store.
 #[derive(Clone)]
 pub(crate) struct StoreSpec {
     place: Place,
-    /// The name of the store in the file.
+    /// The store's name in the file.
     store: String,
-    /// Where the file names it, or else the policy.
+    /// Where the file names it, otherwise the policy's place.
     at: Range<usize>,
 }
 
@@ -236,7 +236,7 @@ enum Place {
 }
 
 impl StoreSpec {
-    /// Returns the store of a policy, whose route has `path` first.
+    /// Returns the store for a policy, whose route has `path` first.
     pub(crate) fn read(
         source: &SourceText<'_>,
         raw: &RawPolicy,
@@ -284,13 +284,13 @@ impl StoreSpec {
                 return Err(source.error(&at, problem));
             }
             Some(None) => Place::Replaced(memory),
-            // No policy's name has an @, so no two pairs make the same name.
+            // Policy names cannot contain an @, so two different pairs never make one name.
             Some(Some(store)) => Place::Server(Arc::clone(store), format!("{}@{path}", raw.name.get_ref())),
         };
         Ok(Self { place, store: name.to_owned(), at })
     }
 
-    /// Whether the file keeps the policy in memory, so that the settings of policies in memory apply.
+    /// Whether the file keeps the policy in memory, so that the settings for policies in memory apply.
     pub(crate) const fn is_memory(&self) -> bool {
         matches!(self.place, Place::Memory(_))
     }
@@ -303,7 +303,7 @@ impl StoreSpec {
         }
     }
 
-    /// Checks that the store can keep a limit of some keys. One that it cannot keep is a mistake at `unfit_at`.
+    /// Checks that the store can keep a limit for some keys. If it cannot, that is a mistake at `unfit_at`.
     pub(crate) fn check_fit(
         &self,
         source: &SourceText<'_>,
@@ -318,7 +318,7 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a limiter over time. A store that cannot keep it is a mistake at `unfit_at`.
+    /// Makes a limiter over time. If the store cannot keep it, that is a mistake at `unfit_at`.
     pub(crate) fn limiter(
         self,
         source: &SourceText<'_>,
@@ -334,7 +334,7 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a limit of requests in flight.
+    /// Makes a limit on requests in flight.
     pub(crate) fn concurrency(
         self,
         source: &SourceText<'_>,
@@ -363,7 +363,7 @@ impl StoreSpec {
         }
     }
 
-    /// Makes a queue. A store that cannot keep it is a mistake at `unfit_at`.
+    /// Makes a queue. If the store cannot keep it, that is a mistake at `unfit_at`.
     pub(crate) fn queue(
         self,
         source: &SourceText<'_>,

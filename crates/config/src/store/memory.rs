@@ -1,4 +1,4 @@
-//! The limiters of policies in memory.
+//! The limiters for policies in memory.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use super::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store};
 use crate::format::MOST_IN_FLIGHT;
 use crate::value::set_if_some;
 
-/// The settings of a policy that only its memory has.
+/// The settings that only policies in memory have.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MemorySettings {
     pub(crate) max_keys: Option<usize>,
     pub(crate) when_full: Option<WhenFull>,
 }
 
-/// The memory of a policy.
+/// A policy's memory.
 #[derive(Clone)]
 pub(super) enum Memory {
     InForce,
-    /// On the clock of a replay.
+    /// On a replay's clock.
     Replay(Arc<dyn Clock>),
     /// Without room for keys.
     Checked,
@@ -55,7 +55,7 @@ impl Memory {
     }
 }
 
-/// Returns the memory of this process as a store, for a program that takes a server only if it is given one.
+/// Returns this process's memory as a store, for a program that takes a server only if it is given one.
 #[must_use]
 pub fn memory() -> Arc<dyn Store> {
     Arc::new(ProcessMemory)

@@ -1,5 +1,5 @@
-//! Stores: where the policies of a file keep their budgets. In memory, or on the servers of `[redis]` and
-//! `[store.NAME]`, of kinds that a program [adds](crate::ConfigReader::store).
+//! Stores: where a file's policies keep their budgets. They are in memory, or on the servers in `[redis]` and
+//! `[store.NAME]`, whose kinds a program [adds](crate::ConfigReader::store).
 //!
 //! ```toml
 //! [store.pg]
@@ -24,7 +24,7 @@
 //! | `dynamodb` | `tower_sluice_dynamodb::file::opener` (its feature `file`), over a client of the program |
 //! | another | [your own](crate::ConfigReader::store) |
 //!
-//! Without `kind`, the name is the kind: `[store.postgres]`. A table `[redis]` at the top of the file is short for
+//! Without `kind`, the name is the kind: `[store.postgres]`. A table `[redis]` at the file's top is short for
 //! `[store.redis]`.
 //!
 //! A program whose policies are in code takes its store from a file, too: see
@@ -56,10 +56,10 @@ pub use self::memory::memory;
 pub(crate) use self::memory::{MemorySettings, checked_limiter, checked_queue};
 pub use self::table::StoreTable;
 
-/// A store that is open: makes the limiters of the policies that name it.
+/// An open store, which makes the limiters for the policies that name it.
 ///
-/// The name of a limiter is `POLICY@PATH`, with the first path of its route. No two policies of a file have the same.
-/// Processes share the budgets of a name.
+/// A limiter's name is `POLICY@PATH`, with its route's first path. Two policies in a file never have one name.
+/// Processes share a name's budgets.
 pub trait Store: Send + Sync + 'static {
     /// Makes a limiter over time.
     ///
@@ -68,7 +68,7 @@ pub trait Store: Send + Sync + 'static {
     /// If the store has no such limiter, or cannot keep this one.
     fn rate_limiter(&self, name: &str, rate: RateSpec) -> Result<Arc<dyn Limiter>, NoLimiter>;
 
-    /// Makes a queue. Unless implemented, the store has none.
+    /// Makes a queue. Unless implemented, the store does not support queues.
     ///
     /// # Errors
     ///
@@ -77,7 +77,7 @@ pub trait Store: Send + Sync + 'static {
         Err(NoLimiter::Unsupported)
     }
 
-    /// Makes a limit of requests in flight. Unless implemented, the store has none.
+    /// Makes a limit on requests in flight. Unless implemented, the store does not support it.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ pub trait Store: Send + Sync + 'static {
         Err(NoLimiter::Unsupported)
     }
 
-    /// Makes balances. Unless implemented, the store has none.
+    /// Makes balances. Unless implemented, the store does not support them.
     ///
     /// # Errors
     ///
@@ -95,8 +95,8 @@ pub trait Store: Send + Sync + 'static {
         Err(NoLimiter::Unsupported)
     }
 
-    /// Checks whether the store can keep a limit that some keys of a policy have, in place of the policy's own. Unless
-    /// implemented, it can.
+    /// Checks whether the store can keep a limit for some keys, in place of the policy's own. Unless implemented, it
+    /// can.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Prepares the server for its first call, if it needs that: creates the table, unless it is there. Several
-    /// processes may do so at once. For programs that may; otherwise run [`migration`](Self::migration) by hand.
+    /// processes may do so at once. For programs that may; otherwise, run [`migration`](Self::migration) by hand.
     ///
     /// # Errors
     ///
@@ -121,14 +121,14 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// What [`Store::prepare`] returns.
+/// The result of [`Store::prepare`].
 pub type Preparation<'a> = Pin<Box<dyn Future<Output = Result<(), LimiterError>> + Send + 'a>>;
 
 /// Why a store makes no limiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NoLimiter {
-    /// It has no limiters of that kind.
+    /// It does not support that kind of limiter.
     Unsupported,
     /// It cannot keep this one: the reason, and the cure.
     Unfit(String),
@@ -153,7 +153,7 @@ impl fmt::Display for NoLimiter {
 
 impl Error for NoLimiter {}
 
-/// The algorithm of a limit over time, with its quota.
+/// The algorithm for a limit over time, with its quota.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum RateSpec {
@@ -196,11 +196,11 @@ impl From<CalendarWindow> for RateSpec {
     }
 }
 
-/// The settings of a queue.
+/// A queue's settings.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct QueueSpec {
-    /// The pace of departures.
+    /// The pace at which requests depart.
     pub quota: Quota,
     /// `max-queue`, if the file sets it.
     pub max_queue: Option<usize>,
@@ -229,17 +229,17 @@ impl QueueSpec {
     }
 }
 
-/// The settings of a limit of requests in flight.
+/// The settings for a limit on requests in flight.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct ConcurrencySpec {
-    /// The most units of a key that are in flight.
+    /// The most units that a key may have in flight.
     pub limit: u64,
     /// `max-queue`, if the file sets it.
     pub max_queue: Option<usize>,
     /// `max-wait`, if the file sets it.
     pub max_wait: Option<Duration>,
-    /// `lease`, if the file sets it: after this time, the units of a process that has died are free.
+    /// `lease`, if the file sets it. After this time, the units held by a process that has died are free.
     pub lease: Option<Duration>,
 }
 
@@ -250,7 +250,7 @@ impl ConcurrencySpec {
         Self { limit, max_queue: None, max_wait: None, lease: None }
     }
 
-    /// Makes the limit on a server that counts the units of all processes.
+    /// Makes the limit on a server that counts all processes' units.
     #[must_use]
     pub fn shared(&self, store: impl InFlight, name: &str) -> Arc<dyn Limiter> {
         let Self { limit, max_queue, max_wait, lease } = *self;
@@ -261,5 +261,5 @@ impl ConcurrencySpec {
     }
 }
 
-/// Opens the store of a table, without a connection.
+/// Opens a table's store, without a connection.
 pub(crate) type OpenTable = dyn Fn(&StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> + Send + Sync;

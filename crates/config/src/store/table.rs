@@ -1,4 +1,4 @@
-//! `StoreTable`: a `[store.NAME]` of a file.
+//! `StoreTable`: a file's `[store.NAME]`.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::value::duration;
 /// The key that says which kind of store it is.
 const KIND: &str = "kind";
 
-/// A `[store.NAME]` of a file, for the function that [opens](crate::ConfigReader::store) its store.
+/// A `[store.NAME]` in a file, for the function that [opens](crate::ConfigReader::store) its store.
 #[derive(Clone)]
 pub struct StoreTable<'a> {
     source: &'a SourceText<'a>,
     name: String,
     kind: String,
-    /// The place of the table, or of its `kind`.
+    /// The place of its `kind`, otherwise of the table.
     kind_at: Range<usize>,
     /// Without its `kind`.
     table: Spanned<DeValue<'a>>,
 }
 
 impl<'a> StoreTable<'a> {
-    /// Reads the kind of a table.
+    /// Reads a table's kind.
     pub(super) fn new(
         source: &'a SourceText<'a>,
         name: &Spanned<impl AsRef<str>>,
@@ -61,7 +61,7 @@ impl<'a> StoreTable<'a> {
         Ok(Self { source, name, kind, kind_at, table })
     }
 
-    /// The `[redis]` of a file, if it has one.
+    /// Returns a file's `[redis]`, if it has one.
     pub(crate) fn redis(source: &'a SourceText<'a>, file: &DeTable<'a>) -> Option<Self> {
         let (name, table) = file.get_key_value("redis")?;
         Self::new(source, name, table).ok()
@@ -84,24 +84,24 @@ impl<'a> StoreTable<'a> {
     ///
     /// # Errors
     ///
-    /// If a key is unknown, missing, or of another type. The message has the line, and not the value, which may be a
+    /// If a key is unknown, missing, or has another type. The message has the line, and not the value, which may be a
     /// secret.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
         T::deserialize(ValueDeserializer::from(self.table.clone())).map_err(|error| {
             let at = error.span().unwrap_or_else(|| self.kind_at.clone());
             let path = parser_errors::path_to(self.keys(), &at);
-            // A missing key has the place of the table, which begins with its first key.
+            // A missing key is reported at the table's place, because its range begins with its first key.
             let is_missing = error.message().starts_with(parser_errors::MISSING);
             let at = if is_missing { self.kind_at.clone() } else { at };
             self.source.error(&at, parser_errors::of_store(&path, error.message()))
         })
     }
 
-    /// Reads a time, such as `"50ms"`; `None` if the table has no such key.
+    /// Reads a time, such as `"50ms"`, if the table has the key.
     ///
     /// # Errors
     ///
-    /// If it is no time, or zero.
+    /// If it isn't a time, or is zero.
     pub fn time(&self, key: &str) -> Result<Option<Duration>, ConfigError> {
         let Some(value) = self.keys().get(key) else { return Ok(None) };
         let DeValue::String(text) = value.get_ref() else {
@@ -114,13 +114,13 @@ impl<'a> StoreTable<'a> {
         Ok(Some(time))
     }
 
-    /// Makes an error at the line of a key, or of the table if it has no such key.
+    /// Makes an error at a key's line, or at the table's if it does not have the key.
     #[must_use]
     pub fn error(&self, key: &str, problem: impl fmt::Display) -> ConfigError {
         self.source.error(&self.keys().get(key).map_or_else(|| self.kind_at.clone(), Spanned::span), problem)
     }
 
-    /// Makes an error at the line of its `kind`, or of the table if it has none.
+    /// Makes an error at the line with its `kind`, or at the table's line if it has none.
     pub(super) fn error_of_kind(&self, problem: impl fmt::Display) -> ConfigError {
         self.source.error(&self.kind_at, problem)
     }
@@ -130,7 +130,7 @@ impl<'a> StoreTable<'a> {
     }
 }
 
-/// The names of stores stand in messages and in comments of statements, and an address may have a password.
+/// Stores' names appear in messages and in comments in statements, and an address may have a password.
 fn name_problem(name: &str) -> Option<&'static str> {
     let fits = |char: char| char.is_ascii_alphanumeric() || "-_.".contains(char);
     let is_name = !name.is_empty() && name.len() <= 64 && name.chars().all(fits);

@@ -1,4 +1,4 @@
-//! The layers of a configuration in the admin service.
+//! A configuration's layers in the admin service.
 
 use axum::body::Body;
 use http::Request;
@@ -8,7 +8,7 @@ use tower::ServiceExt;
 use tower_sluice_config::Config;
 
 #[tokio::test]
-async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
+async fn layers_are_named_after_their_paths() {
     let file = |limit: u32| {
         format!(
             "[[route]]\npath = [\"/a\", \"/b\"]\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\
@@ -29,7 +29,7 @@ async fn the_layers_of_a_configuration_have_the_names_of_their_paths() {
     );
     let _ = config.change("f.toml", &file(9)).unwrap();
     assert_eq!(policies().await[0]["limit"], 9);
-    // Under a path, too: everything is relative to it.
+    // It works under a path, too, because everything is relative to it.
     let nested: axum::Router = axum::Router::new().nest_service("/limits", tower_sluice_admin::router(&config));
     for (path, status) in
         [("/limits/", 200), ("/limits/admin.js", 200), ("/limits/api/policies", 200), ("/api/policies", 404)]

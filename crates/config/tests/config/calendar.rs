@@ -1,4 +1,4 @@
-//! Windows of the calendar in a file.
+//! Calendar windows in a file.
 
 use http::{Request, Response};
 use tower::{Layer, ServiceExt, service_fn};
@@ -6,7 +6,7 @@ use tower_sluice_config::Config;
 
 use crate::error;
 
-/// A route with one policy of a fixed window with these lines, from the 6th of the file on.
+/// A route with a fixed-window policy that has these lines, from the file's 6th on.
 fn with(lines: &str) -> String {
     format!("[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"plan\"\nlimit = 10_000\n{lines}\n")
 }
@@ -15,7 +15,7 @@ fn fixed(lines: &str) -> String {
     with(&format!("algorithm = \"fixed-window\"\n{lines}"))
 }
 
-/// The fields of the response to the first request.
+/// The fields in the response to the first request.
 async fn fields(lines: &str) -> [String; 2] {
     let config = Config::parse("f.toml", &fixed(lines)).unwrap_or_else(|error| panic!("{error}"));
     let service = service_fn(|_: Request<()>| async { Ok::<_, std::convert::Infallible>(Response::new(())) });
@@ -25,7 +25,7 @@ async fn fields(lines: &str) -> [String; 2] {
 }
 
 #[tokio::test]
-async fn a_period_of_the_calendar_makes_a_window_of_it() {
+async fn calendar_periods_make_calendar_windows() {
     for lines in [
         "per = \"day\"",
         "per = \"week\"\nweek-start = \"sunday\"",
@@ -42,7 +42,7 @@ async fn a_period_of_the_calendar_makes_a_window_of_it() {
 }
 
 #[test]
-fn mistakes_are_reported_with_their_line_and_the_cure() {
+fn mistakes_have_line_and_cure() {
     let calendar = "per = \"month\"\n";
     for (text, expected) in [
         (
@@ -93,9 +93,9 @@ fn mistakes_are_reported_with_their_line_and_the_cure() {
     }
 }
 
-/// What was used in the present window counts in the present window of another zone.
+/// Units that were used in the present window count in the other zone's present window.
 #[tokio::test]
-async fn a_change_of_the_zone_keeps_the_count() {
+async fn changing_the_zone_keeps_the_count() {
     let text = |zone| fixed(&format!("per = \"month\"\nzone = \"{zone}\""));
     let mut config = Config::parse("f.toml", &text("UTC")).unwrap();
     let layer = config.routes()[0].layer().cloned().unwrap();

@@ -1,4 +1,4 @@
-//! Checks which edits of a file apply to running layers, which do not, and what is logged of them.
+//! Checks which edits to a file apply to running layers, which do not, and what is logged.
 
 use crate::log::Log;
 use crate::{reader, with};
@@ -18,8 +18,9 @@ fn rejected(before: &str, after: &str) -> String {
     message.strip_suffix("; undo this change, or restart the server to apply it").expect(&message).to_owned()
 }
 
+/// Each is reported at its line, or at the place where it is missing.
 #[test]
-fn a_table_that_a_restart_changes_is_reported_at_its_line_or_where_it_is_missing() {
+fn changed_fixed_tables_are_reported() {
     let policy = with("store = \"memory\"");
     for (name, table) in TABLES {
         let without = format!("\n{policy}");
@@ -32,8 +33,9 @@ fn a_table_that_a_restart_changes_is_reported_at_its_line_or_where_it_is_missing
     }
 }
 
+/// Each is reported at its route's path.
 #[test]
-fn a_setting_of_a_route_that_a_restart_changes_is_reported_at_its_path() {
+fn changed_fixed_settings_are_reported() {
     let policy = with("burst = 20");
     let unlimited = "[[route]]\npath = \"/a\"\n";
     let answer = policy.replace("[[route.policy]]", "response = { advertise = \"never\" }\n[[route.policy]]");
@@ -56,7 +58,7 @@ fn a_setting_of_a_route_that_a_restart_changes_is_reported_at_its_path() {
 }
 
 #[test]
-fn each_optional_field_that_a_policy_loses_is_logged() {
+fn lost_optional_fields_are_logged() {
     let queue = "leaky-queue";
     for (algorithm, field, value) in [
         ("token-bucket", "burst", "20"),
@@ -89,7 +91,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
     ] {
         let line = format!("{field} = {value}\n");
         let before = with(&line).replace("token-bucket", algorithm).replace("global", "header:x-api-key");
-        // What is in flight has no period.
+        // Requests in flight have no period.
         let before = if algorithm == "concurrency" { before.replace("per = \"1s\"\n", "") } else { before };
         let before =
             if field == "lease" { format!("[redis]\nurl = \"redis://127.0.0.1:1\"\n{before}") } else { before };
@@ -105,7 +107,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
             assert!(warning.contains(part), "{part}: {warning}");
         }
     }
-    // A shadow or a suspension that ends is meant to.
+    // Ending a shadow or a suspension is deliberate.
     for line in ["shadow = true", "suspended = true"] {
         let before = with(line);
         let mut config = reader().parse("f.toml", &before).unwrap();
@@ -116,7 +118,7 @@ fn each_optional_field_that_a_policy_loses_is_logged() {
 }
 
 #[test]
-fn the_result_of_a_change_reads_as_a_line_for_the_log() {
+fn a_changes_result_is_a_log_line() {
     let before = with("cost = 1");
     let policy = &before[before.find("[[route.policy]]").unwrap()..];
     let mut config = reader().parse("f.toml", &(before.clone() + &policy.replace("\"p\"", "\"q\""))).unwrap();

@@ -1,4 +1,4 @@
-//! A configuration that is closed: no request waits in its queues any more.
+//! After a configuration is closed, requests no longer wait in its queues.
 
 use std::convert::Infallible;
 use std::future::ready;

@@ -1,5 +1,5 @@
-//! Checks errors in a configuration: each names the file, the line, the field and the cure; none holds a secret; and
-//! they are found in linear time.
+//! Checks errors in a configuration: each names the file, the line, the field and the cure; secrets stay out; and they
+//! are found in linear time.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::{error, reader};
 
 const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
-/// A policy with one more line, the 8th of the file.
+/// A policy with one more line, the file's 8th.
 fn in_policy(line: &str) -> String {
     format!("{POLICY}{line}\n")
 }
@@ -36,13 +36,13 @@ fn route(path: &str) -> String {
 pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
     let longest = format!("name = \"{}\"", "n".repeat(65));
     vec![
-        // A file without a route limits nothing: it is empty, truncated, or another one than was meant.
+        // A file without a route limits nothing. It is empty, truncated, or another file than was meant.
         (String::new(), 1, "the file has no route, so that nothing is limited; add [[route]] with path = \"/api\""),
         ("# limits\n\n".into(), 3, "the file has no route"),
         ("route = []".into(), 1, "the file has no route"),
         (client_ip("hops = 2\nsource = \"forwarded\""), 4, "the file has no route"),
         (redis("timeout = \"1ms\""), 4, "the file has no route"),
-        // A list of tables, a table, and a list are not the same.
+        // A list of tables, a table, and a list are different.
         ("[route]\npath = \"/a\"".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
         ("route = 3".into(), 1, "route is a list of tables; write [[route]], in double brackets"),
         (
@@ -222,7 +222,7 @@ pub(crate) fn mistakes() -> Vec<(String, usize, &'static str)> {
 }
 
 #[test]
-fn each_mistake_is_reported_with_file_line_field_and_cure() {
+fn mistakes_have_file_line_field_and_cure() {
     let mut wrong = String::new();
     for (text, line, expected) in mistakes() {
         let error = reader().parse("f.toml", &text).err().map(|error| error.to_string());
@@ -250,10 +250,9 @@ fn sensible_values_at_the_edge_are_accepted() {
     }
 }
 
-/// More people can read a log than a configuration.
-/// Of a `main` that returns the error, users see its `Debug`.
+/// More people can read a log than a configuration. If `main` returns the error, users see its `Debug`.
 #[test]
-fn an_error_that_main_returns_is_printed_as_its_message() {
+fn debug_output_is_the_message() {
     let error = reader().parse("f.toml", "x = 1").unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
 }
@@ -311,8 +310,8 @@ fn routes(count: usize, rest: &str) -> String {
     })
 }
 
-/// Returns the best time of five, since the machine may be busy.
-/// How long this thread is busy with it, which a loaded machine hardly changes.
+/// Returns the best time out of five, since the machine may be busy. It counts how long this thread is busy, which a
+/// loaded machine hardly changes.
 fn time(mut what: impl FnMut()) -> Duration {
     let once = |_| {
         let begun = busy_for();
@@ -323,9 +322,9 @@ fn time(mut what: impl FnMut()) -> Duration {
 }
 
 #[test]
-fn the_time_to_parse_and_to_change_grows_linearly_with_the_file() {
-    // Of a file that is twenty times as long, it is twenty times the time, and four hundred times if it grows with the
-    // square. In between is a busy machine.
+fn parsing_and_changing_take_linear_time() {
+    // If the file is twenty times as long, it takes twenty times as long, or four hundred times if it grew with the
+    // square. The bound in between allows for a busy machine.
     let [short, long] = [500, 10_000].map(|count| {
         let text = routes(count, "");
         let mut config = None;
@@ -349,7 +348,7 @@ fn the_time_to_parse_and_to_change_grows_linearly_with_the_file() {
 }
 
 #[test]
-fn a_configured_penalty_on_a_shared_key_is_rejected_with_its_line_and_the_cure() {
+fn penalties_on_shared_keys_are_rejected() {
     let file = |key: &str| {
         format!(
             "[[route]]\npath = \"/\"\n  [[route.policy]]\n  name = \"api\"\n  algorithm = \"token-bucket\"\n  limit = 1\n  \

@@ -7,7 +7,7 @@ use tower_sluice::key::{Global, KeyExtractor};
 
 use crate::reader;
 
-/// The blocks of TOML in a page that have a route, and so are whole files.
+/// Returns a page's TOML blocks that have a route, and so are whole files.
 fn files(page: &str) -> Vec<String> {
     let text: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("//!")).collect();
     let text = text.join("\n");

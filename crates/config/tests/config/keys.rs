@@ -1,4 +1,4 @@
-//! `max-keys` of policies in memory, and keys of the program's own.
+//! `max-keys` for policies in memory, and the program's own keys.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -11,8 +11,9 @@ use tower_sluice_config::Config;
 
 use crate::with;
 
+/// This holds for buckets and windows.
 #[test]
-fn max_keys_sizes_the_tables_of_buckets_and_windows() {
+fn max_keys_sizes_the_tables() {
     for algorithm in ["token-bucket", "leaky-bucket", "fixed-window", "sliding-window"] {
         let capacity = |lines: &str| {
             let text = with(&format!("algorithm = \"{algorithm}\"\n{lines}"));
@@ -46,7 +47,7 @@ fn send(config: &Config, tenant: &'static str) -> u16 {
 }
 
 #[test]
-fn a_program_may_have_keys_of_its_own_also_after_a_change() {
+fn custom_keys_work_after_a_change() {
     let text = |limit: u32, key: &str| {
         format!(
             "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = {limit}\n\

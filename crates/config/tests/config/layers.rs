@@ -46,7 +46,7 @@ fn valid_configurations_are_accepted() {
 }
 
 #[tokio::test]
-async fn a_layer_reports_the_waiters_of_each_policy() {
+async fn layers_report_each_policys_waiters() {
     let text = "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1h\"\n\
                 max-wait = \"2h\"\n[[route.policy]]\nname = \"b\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1h\"\n";
     let config = Config::parse("f.toml", text).unwrap();
@@ -66,7 +66,7 @@ async fn a_layer_reports_the_waiters_of_each_policy() {
 }
 
 #[test]
-fn the_embedded_default_of_the_example_server_is_accepted() {
+fn the_example_servers_default_is_accepted() {
     Config::parse("server.toml", include_str!("../../../../examples/server/server.toml")).unwrap();
 }
 
@@ -101,8 +101,9 @@ async fn charge_on_and_penalty_apply() {
     assert_eq!(answers[3].headers()["retry-after"], "7200");
 }
 
+/// Queues do not have free retries.
 #[tokio::test]
-async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
+async fn retries_are_charged_once() {
     let once = "charge-once = { header = \"content-type\", within = \"1h\", free-retries = 2 }";
     let used_up = with("limit = 1").replace("1s", "1day");
     let answers: [_; 4] = answers(&format!("{used_up}{once}\n"), 0, "text/plain").await;
@@ -117,9 +118,9 @@ async fn retries_are_charged_once_and_a_queue_has_no_free_ones() {
     );
 }
 
-/// Exemptions of a route are those of each of its policies, which may add some. A change applies to running layers.
+/// A route's exemptions hold for each of its policies, which may add some. A change applies to running layers.
 #[tokio::test]
-async fn exemptions_of_a_route_and_of_a_policy_apply() {
+async fn exemptions_on_routes_and_policies_apply() {
     let policy = "[[route.policy]]\nname = \"NAME\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1day\"\n";
     let (first, second) = (policy.replace("NAME", "p"), policy.replace("NAME", "q"));
     let text = format!(
@@ -168,12 +169,12 @@ async fn retry_jitter_applies() {
         let waits = answers[1..].iter().map(|answer| answer.headers()["retry-after"].to_str().unwrap());
         let waits: Vec<u64> = waits.map(|wait| wait.parse().unwrap()).collect();
         assert!(waits.iter().all(|wait| (3_599..=90_001).contains(wait)), "{waits:?}");
-        // Not one of twenty above an hour and a half: once in 10^24.
+        // The chance that all twenty stay below an hour and a half is 10^-24.
         assert!(waits.iter().any(|wait| *wait > 5_400), "{waits:?}");
     }
 }
 
-/// Returns the responses to `N` POSTs of this media type to a route of this configuration.
+/// Returns the responses to `N` POSTs with this media type to a route in this configuration.
 async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -> [Response<Bytes>; N] {
     let config = Config::parse("f.toml", config).unwrap_or_else(|error| panic!("{error}\n{config}"));
     let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(Full::<Bytes>::default())) });
@@ -187,7 +188,7 @@ async fn answers<const N: usize>(config: &str, route: usize, media_type: &str) -
     answers.try_into().unwrap()
 }
 
-/// Returns the names of the `RateLimit` fields in a response, sorted.
+/// Returns the names of a response's `RateLimit` fields, sorted.
 fn limits(answer: &Response<Bytes>) -> String {
     let mut names: Vec<_> = answer.headers().keys().map(|name| name.as_str()).collect();
     names.retain(|name| name.contains("ratelimit"));
@@ -195,8 +196,9 @@ fn limits(answer: &Response<Bytes>) -> String {
     names.join(" ")
 }
 
+/// A file sets which fields are sent, and when.
 #[tokio::test]
-async fn the_fields_and_when_they_are_sent_are_configurable() {
+async fn response_fields_are_configurable() {
     const DRAFT_11: &str = "ratelimit ratelimit-policy";
     const LEGACY: &str = "x-ratelimit-limit x-ratelimit-remaining x-ratelimit-reset";
     for (answer, fresh, used_up, rejected) in [
@@ -212,7 +214,8 @@ async fn the_fields_and_when_they_are_sent_are_configurable() {
         ("advertise = \"rejected\"", "", "", DRAFT_11),
         ("advertise = \"never\"", "", "", ""),
     ] {
-        // Two of half the burst, so that one half is left after the first, and nothing after the second.
+        // Two requests take half the burst each, so that one half is left after the first, and nothing after the
+        // second.
         let policy = with("cost = 5").replace("1s", "1h");
         for config in [format!("[response]\n{answer}\n{policy}"), format!("{policy}[route.response]\n{answer}\n")] {
             let answers: [_; 3] = answers(&config, 0, "text/plain").await;
@@ -283,7 +286,7 @@ async fn preflights_count_unless_the_route_exempts_them() {
 }
 
 #[tokio::test]
-async fn a_response_of_a_route_overrides_only_what_it_sets() {
+async fn route_responses_override_only_their_settings() {
     let policy = with("cost = 10").replace("1s", "1h");
     let other = policy.replace("/a", "/b");
     let general =
@@ -299,9 +302,10 @@ async fn a_response_of_a_route_overrides_only_what_it_sets() {
     assert_eq!(rejected.headers()["content-type"], "text/plain; charset=utf-8");
 }
 
-/// A full queue: who comes last of the lowest class gives way. And a change of the file keeps what is in flight.
+/// If the queue is full, the last request in the lowest class gives way. Changing the file keeps the requests in
+/// flight.
 #[tokio::test(start_paused = true)]
-async fn the_class_in_a_file_decides_which_request_is_shed() {
+async fn configured_classes_decide_the_shedding() {
     let file = |most: u64| {
         format!(
             "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"overload\"\nalgorithm = \"overload\"\n\
@@ -343,8 +347,9 @@ async fn the_class_in_a_file_decides_which_request_is_shed() {
     assert_eq!(in_flight(), 0);
 }
 
+/// Other policies have to admit in any case.
 #[tokio::test]
-async fn alternatives_are_tried_in_their_order_and_other_policies_have_to_admit_in_any_case() {
+async fn alternatives_are_tried_in_order() {
     let policy = |name: &str, limit: u64| {
         format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = {limit}\nper = \"1day\"\n")
     };
@@ -364,7 +369,7 @@ async fn alternatives_are_tried_in_their_order_and_other_policies_have_to_admit_
     assert_eq!(charged().await, (200, "rate included".to_owned()));
     assert_eq!(charged().await, (200, "rate pool share".to_owned()));
     assert_eq!(charged().await.0, 503);
-    // A change may alter them.
+    // A change may alter the alternatives.
     config.change("f.toml", &text("[\"included\", \"pool\", \"share\"]")).unwrap();
     assert_eq!(charged().await, (200, "rate pool".to_owned()));
 }

@@ -1,4 +1,4 @@
-//! Tests of configuration files.
+//! Tests for configuration files.
 
 #[cfg(all(feature = "admin", feature = "axum"))]
 mod admin;
@@ -25,12 +25,12 @@ mod stores;
 
 use tower_sluice_config::{Config, ConfigReader};
 
-/// Reads files as a program that has Redis does.
+/// Reads files like a program that has Redis.
 fn reader() -> ConfigReader {
     Config::reader().store("redis", tower_sluice_redis::file::open)
 }
 
-/// Returns a route with one policy, in which `line` replaces the line of the same field, or is added.
+/// Returns a route with one policy, in which `line` replaces the line for its field, or is added.
 fn with(line: &str) -> String {
     let field = line.split(['=', ' ']).next().unwrap();
     let policy = ["name = \"p\"", "algorithm = \"token-bucket\"", "limit = 10", "per = \"1s\"", "key = \"global\""];
@@ -41,12 +41,12 @@ fn with(line: &str) -> String {
     format!("[[route]]\npath = \"/a\"\n[[route.policy]]\n{}\n", lines.join("\n"))
 }
 
-/// Returns the message of the error in a configuration.
+/// Returns the error message for a configuration.
 fn error(text: &str) -> String {
     reader().parse("f.toml", text).expect_err(text).to_string()
 }
 
-/// Returns the format in the documentation of the module.
+/// Returns the format in the module's documentation.
 fn documented_format() -> String {
     include_str!("../../src/format.toml").to_owned()
 }

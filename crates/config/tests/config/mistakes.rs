@@ -1,11 +1,11 @@
-//! Tables of mistakes in each part of a file: each is reported with its line and the cure.
+//! Tables with mistakes in each part of a file. Each is reported with its line and the cure.
 
 use tower_sluice_config::SCHEMA;
 
 use crate::{error, reader, with};
 
 #[test]
-fn every_mistake_in_a_limit_of_requests_in_flight_is_reported() {
+fn every_concurrency_mistake_is_reported() {
     for (lines, expected) in [
         ("limit = 4\nper = \"1s\"", "f.toml:7: per is for limits over time; remove it or choose that algorithm"),
         (
@@ -144,7 +144,7 @@ fn every_mistake_in_an_overload_is_reported() {
 }
 
 #[test]
-fn every_mistake_in_a_policy_is_reported_with_its_line() {
+fn every_policy_mistake_has_its_line() {
     for (line, expected) in [
         (
             "limt = 10",
@@ -307,7 +307,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
             "store = \"disk\"",
             "f.toml:9: store = \"disk\": the file has no [store.disk]; write that table, with kind = \"redis\", or store = \"memory\"",
         ),
-        // Texts that read like messages of the parser.
+        // Texts that read like the parser's messages.
         (
             "store = \"x`, expected `y\"",
             "f.toml:9: store = \"x`, expected `y\": the file has no [store.x`, expected `y]; write that table, with kind = \"redis\", or store = \"memory\"",
@@ -328,7 +328,7 @@ fn every_mistake_in_a_policy_is_reported_with_its_line() {
 }
 
 #[test]
-fn every_mistake_around_policies_is_reported_with_its_line() {
+fn mistakes_around_policies_have_lines() {
     let policy = "[[route.policy]]\nname = \"p\"\nalgorithm = \"fixed-window\"\nlimit = 1\nper = \"1s\"\n";
     for (text, expected) in [
         (
@@ -412,7 +412,7 @@ fn every_mistake_around_policies_is_reported_with_its_line() {
 }
 
 #[test]
-fn every_mistake_in_a_response_is_reported_with_its_line() {
+fn every_response_mistake_has_its_line() {
     for (line, expected) in [
         (
             "field = \"none\"",
@@ -470,7 +470,7 @@ fn staggered_windows_are_for_memory() {
 }
 
 #[test]
-fn mistakes_about_redis_are_reported_with_their_lines() {
+fn redis_mistakes_have_their_lines() {
     let policy = |lines: &str| {
         format!(
             "[redis]\nurl = \"redis://127.0.0.1:1\"\n[[route]]\npath = \"/\"\n[[route.policy]]\nname = \"p\"\nlimit = 1\n{lines}"
@@ -509,7 +509,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
             policy("algorithm = \"concurrency\"\nmax-keys = 5"),
             "f.toml:9: max-keys is for policies in memory, except for overload; remove it or choose that algorithm",
         ),
-        // Redis can keep it without waiters, and not with the one of the default `max-queue`.
+        // Redis can keep it without waiters, but not with the default `max-queue`.
         (
             policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nburst = 2251799800"),
             "f.toml:9: an empty bucket would take",
@@ -523,7 +523,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
         policy("algorithm = \"slow-down\"\nper = \"1s\"\nmax-keys = 5"),
         policy("algorithm = \"concurrency\""),
-        // Of bytes, which in memory are more than a slot holds.
+        // Counted in bytes, of which memory cannot hold this many in a slot.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
         policy("algorithm = \"concurrency\"\nmax-queue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
         policy("algorithm = \"concurrency\"\nlease = \"1h\""),
@@ -536,7 +536,7 @@ fn mistakes_about_redis_are_reported_with_their_lines() {
 }
 
 #[test]
-fn a_field_with_an_earlier_name_is_reported_with_its_present_name() {
+fn earlier_field_names_are_explained() {
     let policy = with("burst = 20");
     let at_top = |line: &str| format!("{line}\n{policy}");
     let in_route = |line: &str| format!("[[route]]\npath = \"/a\"\n{line}\n");

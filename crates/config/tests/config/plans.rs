@@ -1,4 +1,4 @@
-//! Plans in a file: limits of their own for some keys.
+//! Plans in a file: separate limits for some keys.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -14,7 +14,7 @@ use crate::{error, reader};
 
 const PLANS: &str = "plans = { by = \"header:x-plan\", limits = { gold = { limit = 3 }, free = { limit = 2 } } }";
 
-/// A route with one policy of an algorithm: one unit per key, and these lines from the 8th of the file on.
+/// A route with one policy on an algorithm: one unit per key, and these lines from the file's 8th on.
 fn with(algorithm: &str, lines: &str) -> String {
     format!(
         "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"{algorithm}\"\nlimit = 1\n\
@@ -38,7 +38,7 @@ fn respond(layer: &RateLimitLayer, key: &str, plan: &str) -> Response<impl Sized
     layer.layer(answer).oneshot(request).now_or_never().expect("no request waits").unwrap()
 }
 
-/// How many of ten requests are admitted, and the limit that the responses show.
+/// How many out of ten requests are admitted, and the limit that the responses show.
 fn admitted(layer: &RateLimitLayer, key: &str, plan: &str) -> (usize, String) {
     let responses: Vec<_> = (0..10).map(|_| respond(layer, key, plan)).collect();
     let policy = responses[0].headers()["ratelimit-policy"].to_str().unwrap();
@@ -57,7 +57,7 @@ fn each_plan_has_its_own_limit() {
     ] {
         let text = with(algorithm, &format!("per = \"{period}\"\n{PLANS}"));
         let config = reader().parse("f.toml", &text).unwrap_or_else(|error| panic!("{error}"));
-        // A name is compared to the letter, and an unknown one has the policy's limit, as none has.
+        // Names are compared exactly. An unknown or missing name has the policy's limit.
         for (key, plan, expected) in [("a", "gold", 3), ("b", "free", 2), ("c", "", 1), ("d", "Gold", 1)] {
             let (count, limit) = admitted(layer(&config), key, plan);
             assert_eq!((count, limit), (expected, format!("q={expected}")), "{algorithm} {period} {plan}");
@@ -65,7 +65,7 @@ fn each_plan_has_its_own_limit() {
     }
 }
 
-/// The burst of a plan is its limit, unless it has one, and not the policy's burst.
+/// A plan's burst is its limit, unless it has one, and not the policy's burst.
 #[test]
 fn a_plan_has_its_own_burst() {
     let plans =
@@ -77,9 +77,9 @@ fn a_plan_has_its_own_burst() {
     }
 }
 
-/// Requests depart at the pace of their plan: a burst of them at once, and the others wait in a queue.
+/// Requests depart at their plan's pace: a burst at once, and the others wait in a queue.
 #[tokio::test(start_paused = true)]
-async fn a_queue_has_the_pace_of_the_plan() {
+async fn queues_have_the_plans_pace() {
     let plans = "plans = { by = \"header:x-plan\", limits = { gold = { limit = 10, burst = 4 } } }";
     let config =
         reader().parse("f.toml", &with("leaky-queue", &format!("per = \"1s\"\nmax-queue = 9\n{plans}"))).unwrap();
@@ -105,9 +105,9 @@ fn requests_in_flight_have_the_plans_limit() {
     assert_eq!(respond(layer(&config), "c", "").status(), 200, "the others are over");
 }
 
-/// An upgrade helps at once, and what was used stays used. So it is with plans that are added and removed.
+/// An upgrade helps at once, and used units stay used. So it is with plans that are added and removed.
 #[test]
-fn a_change_of_plans_keeps_what_was_used() {
+fn changing_plans_keeps_the_usage() {
     for algorithm in ["token-bucket", "fixed-window"] {
         let text = |plans: &str| with(algorithm, &format!("per = \"30days\"\n{plans}"));
         let mut config = reader().parse("f.toml", &text(PLANS)).unwrap();
@@ -208,7 +208,7 @@ fn mistakes_have_their_line_and_cure() {
     }
 }
 
-/// Requests of such a plan would never pass.
+/// Requests on such a plan would never pass.
 #[test]
 fn a_cost_fits_each_plan() {
     for (algorithm, lines, most) in [
@@ -233,7 +233,7 @@ fn a_cost_fits_each_plan() {
     }
 }
 
-/// Parts of an entry's text are found with the other mistakes.
+/// Mistakes in parts of an entry's text are found with the others.
 #[test]
 fn all_mistakes_of_plans_are_found() {
     let text = with(
@@ -259,7 +259,7 @@ fn redis_has_limits_for_plans() {
         "f.toml:9: policy `p`: `plans` cannot be combined with a limiter that has one quota for all keys: use a bucket or a \
          window, in memory or on a server, or a `leaky-queue` in memory, or remove `plans`"
     );
-    // Without plans, and of another limit, the quota fits.
+    // The quota fits without plans, and with another limit.
     let quota =
         |limit: u64| on_redis("token-bucket", &format!("per = \"1s 1ns\"\n{}", PLANS.replace('3', &limit.to_string())));
     reader().parse("f.toml", &quota(3)).unwrap();

@@ -1,4 +1,4 @@
-//! `ConfigReader::problems`: all mistakes of a file at once.
+//! `ConfigReader::problems`: all mistakes in a file at once.
 
 use proptest::prelude::*;
 

@@ -1,4 +1,4 @@
-//! Checks that the limits of a file are around the handlers of their paths.
+//! Checks that a file's limits are around its paths' handlers.
 
 use axum::Router;
 use axum::body::Body;
@@ -36,7 +36,7 @@ async fn handlers_get_the_limits_of_their_paths() {
     let app = config
         .router([("/users/{name}", get(ok).post(ok)), ("/a", post(ok)), ("/unlimited", get(ok)), ("/healthz", get(ok))])
         .unwrap();
-    // Both paths of a route share its budget.
+    // Both paths on a route share its budget.
     let limited = [("GET", "/users/1"), ("POST", "/a"), ("POST", "/users/2"), ("POST", "/a")];
     assert_eq!(statuses(&app, &limited).await, [200, 200, 503, 503]);
     assert_eq!(statuses(&app, &[("GET", "/unlimited"), ("GET", "/healthz"), ("GET", "/none")]).await, [200, 200, 404]);
@@ -46,7 +46,7 @@ async fn handlers_get_the_limits_of_their_paths() {
 }
 
 #[tokio::test]
-async fn a_route_of_all_paths_limits_what_no_other_route_does() {
+async fn a_catch_all_route_limits_the_rest() {
     let policy = |limit: u64| {
         format!(
             "policy = [{{ name = \"it\", algorithm = \"fixed-window\", limit = {limit}, per = \"1h\", key = \"global\" }}]"
@@ -64,16 +64,17 @@ async fn a_route_of_all_paths_limits_what_no_other_route_does() {
     assert_eq!(statuses(&app, &paths).await, [200, 200, 200, 200, 503, 503, 503]);
 }
 
-/// Otherwise a misspelled path in the file would leave its handler without a limit.
+/// Otherwise, a misspelled path in the file would leave its handler without a limit.
 #[test]
-fn a_path_without_a_handler_is_reported_with_its_line() {
+fn paths_without_handlers_are_reported() {
     let config = Config::parse("f.toml", FILE).unwrap();
     let ok = || async { "ok" };
     let error = config.router::<()>([("/b", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
     assert_eq!(error, "f.toml:3: path `/a` has no handler; write one that has (/b, /users/{id}), or remove the path");
     let error = config.router::<()>([("/a", get(ok)), ("/users/{id}", get(ok))]).unwrap_err().to_string();
     assert!(error.starts_with("f.toml:11: path `/unlimited` has no handler"), "{error}");
-    // Neither is a parameter of one segment: they are any number of them, and a brace.
+    // These paths do not stand for a parameter with one segment: the first spans any number of segments, and the second
+    // is a brace.
     for other in ["/users/{*rest}", "/users/{{id}}"] {
         let error = config.router::<()>([("/a", get(ok)), ("/unlimited", get(ok)), (other, get(ok))]).unwrap_err();
         assert!(error.to_string().contains("path `/users/{id}` has no handler"), "{other}: {error}");

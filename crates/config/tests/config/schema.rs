@@ -18,8 +18,8 @@ fn validate(text: &str) -> Result<(), String> {
     schemas.validate(&value, index).map_err(|error| error.to_string())
 }
 
-/// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the parser's list of
-/// valid ones.
+/// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the valid ones that
+/// the parser lists.
 fn expected(text: &str) -> Vec<String> {
     let error = reader().parse("f.toml", text).unwrap_err().to_string();
     let keys = error.split_once("expected").map(|(_, list)| (list, '`'));
@@ -33,7 +33,7 @@ const POLICY: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\n";
 const WHOLE: &str = "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\nlimit = 10\nper = \"1s\"\n";
 
 #[test]
-fn the_schema_has_every_key_and_every_word_that_the_parser_accepts() {
+fn the_schema_has_every_key_and_word() {
     let schema = schema();
     let keys = |table: &Value| -> Vec<String> {
         assert_eq!(table["additionalProperties"], json!(false), "{table}");
@@ -100,9 +100,9 @@ fn the_documented_format_has_every_field() {
     }
 }
 
-/// A date is no field's value.
+/// A date is not a valid value for any field.
 #[test]
-fn each_field_has_a_cure_for_a_value_of_another_type() {
+fn wrong_types_have_a_cure() {
     let schema = schema();
     for (pointer, before) in [
         ("", ""),
@@ -129,8 +129,9 @@ fn each_field_has_a_cure_for_a_value_of_another_type() {
     }
 }
 
+/// It accepts every file that the parser accepts, and rejects most of those that it rejects.
 #[test]
-fn the_schema_accepts_what_the_parser_accepts_and_rejects_most_of_what_it_rejects() {
+fn the_schema_agrees_with_the_parser() {
     validate(include_str!("../../../../examples/server/server.toml")).unwrap();
     validate(include_str!("../../../../tests/clients/server.toml")).unwrap();
     for (line, is_taken) in [

@@ -1,4 +1,4 @@
-//! Stores: those of a file, by their names, and those of a program, by their kinds.
+//! Stores: a file's, by their names, and a program's, by their kinds.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use tower_sluice::{LeakyQueue, Limiter};
 use tower_sluice_config::store::{ConcurrencySpec, NoLimiter, QueueSpec, RateSpec, Store, StoreTable};
 use tower_sluice_config::{Config, ConfigError, ConfigReader};
 
-/// What was asked of the stores of the kind `noted`.
+/// The requests to stores of the kind `noted`.
 #[derive(Clone, Default)]
 struct Notes(Arc<Mutex<Vec<String>>>);
 
@@ -102,7 +102,7 @@ fn policies_name_stores_of_the_file() {
 }
 
 #[test]
-fn the_only_store_is_that_of_policies_without_one() {
+fn the_only_store_is_the_default() {
     let notes = Notes::default();
     let store = "[store.noted]\nurl = \"h\"\n";
     notes.reader().parse("f.toml", &(store.to_owned() + &route(&[""]))).unwrap();
@@ -111,16 +111,16 @@ fn the_only_store_is_that_of_policies_without_one() {
     let two = store.to_owned() + "[store.other]\nkind = \"noted\"\nurl = \"h\"\n";
     let error = notes.reader().parse("f.toml", &(two.clone() + &route(&[""]))).unwrap_err().to_string();
     assert_eq!(error, "f.toml:9: the file has several stores; add store = \"noted\" or \"other\" or \"memory\"");
-    // Another store beside the one that had all policies moves none of them.
+    // If the file adds a store, policies without `store` do not move to it.
     let redis = "[redis]\nurl = \"redis://127.0.0.1:1\"\n".to_owned() + store;
     let error = notes.reader().parse("f.toml", &(redis + &route(&[""]))).unwrap_err().to_string();
     assert_eq!(error, "f.toml:8: the file has several stores; add store = \"noted\" or \"redis\" or \"memory\"");
-    // They are in memory in any case.
+    // These policies are in memory in any case.
     notes.reader().parse("f.toml", &(two + &route(&["algorithm = \"slow-down\""]))).unwrap();
 }
 
 #[test]
-fn mistakes_about_stores_are_reported_with_their_lines() {
+fn mistakes_about_stores_have_their_lines() {
     let noted = |lines: &str| format!("[store.noted]\n{lines}\n");
     for (file, expected) in [
         (
@@ -191,7 +191,7 @@ fn a_store_says_what_it_lacks() {
     assert!(error.starts_with("f.toml:6: store `noted` has no limits of requests in flight; "), "{error}");
 }
 
-/// An address may have a password, and a name stands in comments of statements.
+/// An address may have a password, and a name appears in comments in statements.
 #[test]
 fn addresses_and_odd_names_are_not_repeated() {
     let secret = "noted://u:hunter2@h/d";
@@ -228,7 +228,7 @@ fn a_change_keeps_the_stores() {
     assert_eq!(notes.take(), ["noted p0@/a"]);
 }
 
-/// A program whose policies are in code: the only table of the file is its store.
+/// The program's policies are in code, so the file's only table is its store.
 #[test]
 fn a_file_without_routes_has_one_store() {
     let open = |text: &str| {
@@ -243,7 +243,7 @@ fn a_file_without_routes_has_one_store() {
         assert!(notes.take()[1].ends_with(" pace"), "{text}");
         assert_eq!(store.balance("bought").err(), Some(NoLimiter::Unsupported));
     }
-    // All kinds of limiters are in memory.
+    // Memory supports all kinds of limiters.
     let (store, notes) = open("# No server.\n").unwrap();
     store.rate_limiter("pace", tower_sluice::SlidingWindow::new(quota).into()).unwrap();
     store.queue("queue", QueueSpec::new(quota)).unwrap();
@@ -264,9 +264,9 @@ fn a_file_without_routes_has_one_store() {
     }
 }
 
-/// The cure is none that the program would reject.
+/// The program must accept the cure that it suggests.
 #[test]
-fn a_program_without_redis_does_not_ask_for_one() {
+fn programs_without_redis_never_suggest_it() {
     let reader = || Config::reader().store("noted", |table| Notes::default().open(table));
     let error = reader().parse("f.toml", &route(&["store = \"redis\""])).unwrap_err().to_string();
     let expected = "the file has no [store.redis]; write that table, with kind = \"noted\", or store = \"memory\"";

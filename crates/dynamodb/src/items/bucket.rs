@@ -1,13 +1,13 @@
 //! Buckets: one number, written by one of two conditional updates.
 //!
-//! An item has `t`, when the debt will be paid, in units of 1/limit nanosecond, as in `tower_sluice`; `q`, the quota in
-//! whose units that is; and `u`, the time of the last write, in nanoseconds.
+//! An item has `t`, when the debt will be paid, in 1/limit nanoseconds, as in `tower_sluice`; `q`, the quota that
+//! defines this unit; and `u`, the time of the last write, in nanoseconds.
 //!
-//! Expressions have neither `max` nor arithmetic in conditions, so the transition of the bucket is two updates, of
-//! which exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is.
-//! `verify/proofs/dynamodb.py` proves that together they are the bucket. The busy one compares with a bound and adds to
-//! whatever is there: so simultaneous charges do not collide, as they would if each had to name the number that it has
-//! read.
+//! Expressions do not have `max`, and conditions do not have arithmetic, so the bucket's transition is two updates, and
+//! exactly one applies: *idle*, if nothing is owed (`t <= :now`), and *busy*, if something is.
+//! `verify/proofs/dynamodb.py` proves that together they are the bucket. The busy update compares with a bound and adds
+//! to the present number. So simultaneous charges do not collide, as they would if each had to name the number that it
+//! has read.
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, GcraState, Portable, TokenBucket};
@@ -20,15 +20,15 @@ use super::{BadItem, Charge, DIGITS, Moment, Plan, Unfit, at_most, fitting, quot
 use crate::hints::{ALWAYS_BUSY, Hint};
 use crate::table::{Item, Write, number};
 
-/// The greatest number that a bucket may have: the clock is below 2^114, a full bucket below 2^112, and a debt from
-/// another quota is cut at 2^120. The charges that a write adds are below 2^112.
+/// A bucket's greatest number: the clock is below 2^114, a full bucket below 2^112, and a debt from another quota is
+/// cut at 2^120. A write adds charges below 2^112.
 const MOST: u128 = (1 << 121) - 1;
 
 const _: () = assert!(MOST + (1 << 112) < DIGITS);
 
 const SET: &str = "SET t = :t, q = :q, u = :u, x = :x";
 
-/// A quota in the units of its buckets.
+/// A quota in its buckets' units.
 #[derive(Clone, Copy, Debug)]
 struct Units {
     quota: Quota,
@@ -59,11 +59,11 @@ impl Units {
     }
 }
 
-/// An item as it is.
+/// An item's content.
 struct Stored<'a> {
     tat: u128,
     quota: Quota,
-    /// The quota as it is written.
+    /// The quota's name in the item.
     name: &'a str,
     written: Timestamp,
 }
@@ -77,7 +77,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Two buckets, one engine.
+/// The common part of the two buckets.
 trait Bucket: Portable<State = GcraState> + Clone {
     fn units(&self) -> Units {
         Units::of(self.quota())
@@ -91,14 +91,14 @@ trait Bucket: Portable<State = GcraState> + Clone {
         bytes::state(self, BUCKET, under, (&tat.to_be_bytes(), &[]), now)
     }
 
-    /// How much of a charge is still owed for.
+    /// How much of a charge is still owed.
     fn unpaid(&self, cost: u64, receipt: Receipt, at: Moment) -> u128 {
-        // A refund subtracts from the number, whatever it is: so of the greatest it leaves the most.
+        // A refund subtracts from any number, so from the greatest it leaves the most.
         let most = self.state(MOST, &self.quota(), at.now).expect("in range");
         MOST - self.tat(&self.refund(most, at.now, cost, receipt))
     }
 
-    /// The write of `count` requests to a key that owes nothing.
+    /// Charges `count` requests to a key that owes nothing.
     fn idle(&self, count: u32, charge: Charge) -> Write {
         let units = self.units();
         let tat = units.at(charge.at.now) + u128::from(count) * units.price(charge.cost);
@@ -107,8 +107,8 @@ trait Bucket: Portable<State = GcraState> + Clone {
         self.signed(write.number(":latest", charge.at.latest().as_nanos()), tat, charge.at)
     }
 
-    /// The write of `count` requests to a key that owes something: no more than leaves room for them, and so much that
-    /// there is no room for one more, if one more is waiting.
+    /// Charges `count` requests to a key that owes something, on the condition that there is room for them and, if one
+    /// more request is waiting, that there is no room for it.
     fn busy(&self, count: u32, charge: Charge) -> Write {
         let (units, now) = (self.units(), self.units().at(charge.at.now));
         let (price, full) = (units.price(charge.cost), now + units.capacity());
@@ -119,14 +119,13 @@ trait Bucket: Portable<State = GcraState> + Clone {
         self.signed(write, full, charge.at)
     }
 
-    /// The write of a state in place of exactly this item.
+    /// Writes a state in place of exactly this item.
     fn replace(&self, stored: &Stored<'_>, tat: u128, at: Moment) -> Write {
         let write = Write::new(SET, "t = :old AND q = :from").number(":old", stored.tat).text(":from", stored.name);
         self.signed(write.number(":t", tat), tat, at)
     }
 
-    /// Adds what all writes have: the quota, the time, and when the item expires, which is when a debt of `most` is
-    /// paid.
+    /// Adds the parts that all writes share: the quota, the time, and the item's expiry, when a debt of `most` is paid.
     fn signed(&self, write: Write, most: u128, at: Moment) -> Write {
         let write = write.text(":q", quota_name::of(&self.quota())).number(":u", at.now.as_nanos());
         write.number(":x", at.expiry(self.units().timestamp(most)))
@@ -150,7 +149,7 @@ macro_rules! bucket {
             fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<GcraState>, BadItem> {
                 let Some(item) = item else { return Ok(None) };
                 let Stored { tat, quota, written, .. } = Stored::read(item).ok_or(BadItem)?;
-                // A clock that was wrong has written what comes from the future.
+                // A time in the future was written by a wrong clock.
                 if written > at.latest() { Ok(None) } else { self.state(tat, &quota, at.now).map(Some) }
             }
 
@@ -161,7 +160,7 @@ macro_rules! bucket {
 
             fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan {
                 let (units, now) = (self.units(), self.units().at(charge.at.now));
-                // More requests may wait than fit: of the greatest quotas, the product has more than 128 bits then.
+                // More requests may wait than fit: with the greatest quotas, the product needs more than 128 bits then.
                 let all = u128::from(charge.count).saturating_mul(units.price(charge.cost));
                 match hint {
                     Some(Hint::Bucket { tat, .. }) if tat > now => {
@@ -188,8 +187,8 @@ macro_rules! bucket {
                 let stored = item.and_then(Stored::read);
                 let another = stored.filter(|stored| stored.name != quota_name::of(&self.quota()));
                 Ok(match (another, after) {
-                    // Also if nothing fits: else the debt would be paid at the old rate, and no advertised wait be
-                    // true.
+                    // The write is made even if nothing fits. Otherwise the debt would be paid at the old rate, and no
+                    // advertised wait would be true.
                     (Some(another), Some(after)) => {
                         Plan::Charge(self.replace(&another, self.tat(&after), charge.at), count)
                     }
@@ -210,7 +209,7 @@ macro_rules! bucket {
             ) -> Option<Hint> {
                 let now = self.units().at(at.now);
                 let busy = match before {
-                    // What this process knew was enough, and says nothing of the others.
+                    // This process's own knowledge was enough, and shows nothing about the others.
                     Some(Hint::Bucket { tat, busy }) if tat > now => busy,
                     before => {
                         let busy = if let Some(Hint::Bucket { busy, .. }) = before { busy } else { 0 };
@@ -228,8 +227,8 @@ macro_rules! bucket {
                 (unpaid > 0).then_some(write)
             }
 
-            /// If the key has another rate by now, how much of the charge is still owed is not known, and it stays, as
-            /// in memory.
+            /// If the key's rate has changed, we do not know how much of the charge is still owed, so it stays charged,
+            /// as in memory.
             fn plan_refund(
                 &self,
                 item: Option<&Item>,

@@ -1,4 +1,4 @@
-//! The numbers of states, read and written through their [portable bytes](Portable).
+//! The numbers in states, read and written through their [portable bytes](Portable).
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::Portable;
@@ -9,7 +9,7 @@ use super::BadItem;
 /// The version of the format in which units have 8 bytes. States whose units all fit into 4 are written in version 1.
 const WIDE: u8 = 2;
 
-/// Which algorithm has written a state, in its bytes.
+/// The bytes that identify a state's algorithm.
 pub(super) const BUCKET: u8 = b'b';
 pub(super) const FIXED_WINDOW: u8 = b'f';
 pub(super) const SLIDING_WINDOW: u8 = b's';
@@ -21,8 +21,8 @@ pub(super) fn period_nanos(quota: &Quota) -> u64 {
     u64::try_from(quota.period().as_nanos()).expect("periods are kept as 64 bits of nanoseconds")
 }
 
-/// Makes a state of its numbers, which were counted under `from`: of a bucket the number alone, of a window its number
-/// and its counts.
+/// Makes a state from its numbers, which were counted under `from`: a bucket's number alone, or a window's number and
+/// its counts.
 pub(super) fn state<A: Portable>(
     algorithm: &A,
     kind: u8,
@@ -39,14 +39,14 @@ pub(super) fn state<A: Portable>(
     algorithm.from_bytes(&bytes, now).map_err(|_| BadItem)
 }
 
-/// Returns what [`state`] takes: a number of `N` bytes, big-endian, and the counts.
+/// Returns the arguments for [`state`]: a number of `N` bytes, big-endian, and the counts.
 pub(super) fn numbers<A: Portable, const N: usize, const COUNTS: usize>(
     algorithm: &A,
     state: &A::State,
 ) -> ([u8; N], [u64; COUNTS]) {
     let bytes = algorithm.to_bytes(state);
     let width = if bytes[0] == WIDE { 8 } else { 4 };
-    // Behind the version, the kind, limit, burst and period.
+    // They follow the version, the kind, limit, burst and period.
     let (number, counts) = bytes[2 + 2 * width + 8..].split_at(N);
     let mut counts = counts.chunks(width).map(|count| count.iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
     let number = number.try_into().expect("the format of the states is stable");

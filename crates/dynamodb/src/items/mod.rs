@@ -1,4 +1,4 @@
-//! How the state of each algorithm lies in an item, and which write makes which transition.
+//! How items store each algorithm's state, and which write makes which transition.
 
 mod bucket;
 mod bytes;
@@ -21,8 +21,7 @@ use self::sealed::Items;
 use crate::hints::Hint;
 use crate::table::{Item, Write};
 
-/// An algorithm whose states can be kept on DynamoDB: all of `tower-sluice` are, `CalendarWindow` with the feature
-/// `calendar`.
+/// An algorithm whose states DynamoDB can keep: all in `tower-sluice`, `CalendarWindow` with the feature `calendar`.
 pub trait Kept: Items {
     /// Checks whether DynamoDB can keep this algorithm.
     ///
@@ -54,21 +53,21 @@ impl fmt::Display for Unfit {
 
 impl Error for Unfit {}
 
-/// Above all numbers that DynamoDB keeps: it has 38 digits, and refuses to round.
+/// Above every number that we keep in DynamoDB, which has 38 digits and refuses to round.
 const DIGITS: u128 = 10_u128.pow(38);
 
-// `verify/proofs/dynamodb.py` proves for these units that no number of an item reaches `DIGITS`.
+// `verify/proofs/dynamodb.py` proves for these units that no number in an item reaches `DIGITS`.
 const _: () = assert!(Quota::MAX_UNITS < 1_000_000_000_000_000);
 
-/// Returns how many of `count` requests fit, if so many would.
+/// Returns how many requests fit, at most `count`.
 fn at_most(fitting: u64, count: u32) -> u32 {
     u32::try_from(fitting).map_or(count, |fitting| fitting.min(count))
 }
 
-/// How long after its clock was read a request may be carried out. None outlives its timeout by so much.
+/// How long after its clock was read a request may be carried out. Every request's timeout is shorter.
 pub(crate) const LONGEST_WAY: Duration = Duration::from_secs(60);
 
-/// When a decision is made, by a clock that may be wrong by so much.
+/// When a decision is made, by a clock that may be wrong by `error`.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
     pub(crate) now: Timestamp,
@@ -76,18 +75,19 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// The latest instant that another right clock may show when DynamoDB carries out a request of this moment: it may
-    /// be on its way for some time.
+    /// The latest time that another right clock may show when DynamoDB carries out this moment's request, which may be
+    /// on its way for some time.
     pub(crate) fn latest(self) -> Timestamp {
         self.now.saturating_add(self.error.saturating_mul(2)).saturating_add(LONGEST_WAY)
     }
 
-    /// The moment that the state of an item with this standing is as of: the end of the debt, if there is one.
+    /// The moment for which an item with this standing stores its state: the end of the debt, if the key owes
+    /// something.
     pub(crate) fn with_debt(self, standing: Standing) -> Self {
         Self { now: self.now.max(standing.owing_until), ..self }
     }
 
-    /// Until when, in seconds since 1970, an item is kept whose state expires at `end`. DynamoDB deletes by its own
+    /// Until when, in seconds since 1970, we keep an item whose state expires at `end`. DynamoDB deletes by its own
     /// clock, so a minute is added.
     pub(crate) fn expiry(self, end: Timestamp) -> u64 {
         const MINUTE: u64 = 60;
@@ -95,7 +95,7 @@ impl Moment {
     }
 }
 
-/// What to charge, and when.
+/// The units to charge, and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge {
     pub(crate) at: Moment,
@@ -103,14 +103,14 @@ pub struct Charge {
     pub(crate) count: u32,
 }
 
-/// The next step of a charge.
+/// A charge's next step.
 #[derive(Debug, PartialEq)]
 pub enum Plan {
-    /// Write: if its condition holds, so many requests are charged, and no more would be.
+    /// Write: if the condition holds, this number of requests is charged, and one more would not fit.
     Charge(Write, u32),
-    /// Read the item, since it probably has no room, or the write needs a number in it.
+    /// Read the item, since it probably has no room, or the write needs a number from it.
     Read,
-    /// Nothing fits, by the item that was read.
+    /// Nothing fits into the item that was read.
     Reject,
 }
 
@@ -124,37 +124,37 @@ impl fmt::Display for BadItem {
     }
 }
 
-/// Keeps other crates from implementing [`Kept`], whose writes must fit to the states.
+/// Keeps other crates from implementing [`Kept`], whose writes must fit the states.
 pub(crate) mod sealed {
     use super::{BadItem, Charge, Hint, Item, Moment, Plan, Portable, Receipt, Timestamp, Unfit, Write};
 
-    /// The items of one algorithm.
+    /// One algorithm's items.
     pub trait Items: Portable + Clone {
         /// Checks whether this algorithm can be kept.
         fn check_fit(&self) -> Result<(), Unfit>;
 
-        /// What the key of the item ends with: all that the condition of a write does not look at.
+        /// The end of the item's key: every property that a write's condition does not check.
         fn suffix(&self, now: Timestamp) -> String;
 
-        /// Reads the state that an item holds, as it counts at that moment.
+        /// Reads an item's state, as it counts at that moment.
         fn read(&self, item: Option<&Item>, at: Moment) -> Result<Option<Self::State>, BadItem>;
 
-        /// When the key goes on in another item than at that moment. `None` if it never does.
+        /// When the key continues in another item. `None` if it never does.
         fn item_ends(&self, now: Timestamp) -> Option<Timestamp> {
             let _ = now;
             None
         }
 
-        /// The write, without a condition, of the state that counts at that moment, `None` if nothing is owed.
+        /// Writes the state that counts at that moment, without a condition; a `state` of `None` owes nothing.
         fn put(&self, state: Option<&Self::State>, at: Moment) -> Write;
 
-        /// Plans a charge by what this process remembers of the key.
+        /// Plans a charge by this process's hint for the key.
         fn guess(&self, hint: Option<Hint>, charge: Charge) -> Plan;
 
         /// Plans a charge by the item as it was read.
         fn plan(&self, item: Option<&Item>, charge: Charge) -> Result<Plan, BadItem>;
 
-        /// What to remember of a key that had the one state, and has the other.
+        /// The hint to remember for a key whose state changed from the first to the second.
         fn hint(
             &self,
             before: Option<Hint>,
@@ -163,10 +163,10 @@ pub(crate) mod sealed {
             at: Moment,
         ) -> Option<Hint>;
 
-        /// The write of a refund, which holds for most items. `None` if nothing is owed any more for the charge.
+        /// Plans a refund by a write that suits most items. `None` if nothing is owed any more for the charge.
         fn guess_refund(&self, cost: u64, receipt: Receipt, at: Moment) -> Option<Write>;
 
-        /// The write of a refund to the item as it was read. `None` if there is nothing to refund.
+        /// Plans a refund to the item as it was read. `None` if there is nothing to refund.
         fn plan_refund(
             &self,
             item: Option<&Item>,

@@ -12,7 +12,7 @@ pub(super) fn of(quota: &Quota) -> String {
     format!("{}/{}/{}", quota.limit(), quota.max_burst(), period_nanos(quota))
 }
 
-/// Reads what [`of`] has written.
+/// Parses the name that [`of`] writes.
 pub(super) fn parse(name: &str) -> Option<Quota> {
     let mut numbers = name.split('/');
     let (limit, burst) = (numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?);
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_names_are_parsed() {
         let quotas = [Quota::per_day(7), Quota::per(Quota::MAX_UNITS, Duration::from_nanos(1)).burst(1)];
         for quota in quotas {
             let read = parse(&of(&quota)).unwrap();

@@ -1,13 +1,13 @@
 //! The sliding window: one item per key, with a count for each window.
 //!
-//! An item has `w<number>` for the present window and the one before it, `l`, the number of the latest one, and `q`,
-//! the quota of the last charge. How much the present window may hold depends on the count of the one before, and
-//! conditions have no arithmetic. So a process reads that count once per key and window, and each write names it in its
+//! An item has `w<number>` for the present window and the one before it, `l`, the latest window's number, and `q`, the
+//! last charge's quota. How much the present window may hold depends on the previous window's count, and conditions do
+//! not have arithmetic. So a process reads that count once per key and window, and each write names it in its
 //! condition. It no longer changes, unless by a refund, or by a process whose clock is a little behind. Then the write
 //! does not apply, and the next one names the new count.
 //!
-//! If a process whose clock is a little ahead has begun the next window, or others have while a request was on its way,
-//! then the latest window is the present one for all, as for a clock that was set back.
+//! If a process whose clock is a little ahead has begun the next window, or if others have begun it while a request was
+//! on its way, then the latest window is the present one for all, as for a clock that was set back.
 
 use tower_sluice::algorithm::{Algorithm, SlidingWindow, SlidingWindowState};
 use tower_sluice::limiter::Receipt;
@@ -27,12 +27,13 @@ struct Counts {
     current: u64,
 }
 
-/// The attribute of the count of a window. Before the first window there is none, whose attribute is never written.
+/// The attribute of a window's count. `None`, for the time before the first window, names an attribute that is never
+/// written.
 fn name(window: Option<u64>) -> String {
     window.map_or_else(|| "w".to_owned(), |window| format!("w{window}"))
 }
 
-/// Returns the count of a window, zero if there is none.
+/// Returns a window's count, or zero without an attribute.
 fn count(item: &Item, window: Option<u64>) -> Result<u64, BadItem> {
     let name = name(window);
     if item.contains_key(&name) { number(item, &name).ok_or(BadItem) } else { Ok(0) }
@@ -51,7 +52,7 @@ fn may_have_begun(algorithm: &SlidingWindow, window: u64, at: Moment) -> bool {
     window.saturating_mul(period(algorithm)) <= at.latest().as_nanos()
 }
 
-/// Returns the latest window of an item.
+/// Returns an item's latest window.
 fn latest(item: &Item) -> Result<u64, BadItem> {
     number(item, "l").ok_or(BadItem)
 }
@@ -67,22 +68,22 @@ fn counts(algorithm: &SlidingWindow, state: &SlidingWindowState) -> Counts {
     Counts { window: u64::from_be_bytes(window), previous, current }
 }
 
-/// Reads the window that is the present one for all, and its counts.
+/// Reads the window that is the present one for all processes, and its counts.
 fn read(algorithm: &SlidingWindow, item: &Item, at: Moment) -> Result<Counts, BadItem> {
     let (present, latest) = (present(algorithm, at), latest(item)?);
     let window = if may_have_begun(algorithm, latest, at) { latest.max(present) } else { present };
     Ok(Counts { window, previous: count(item, window.checked_sub(1))?, current: count(item, Some(window))? })
 }
 
-/// Returns how many units fit into the window beside the previous one, if nothing else is in it.
+/// Returns how many units fit into an empty window beside the previous one.
 fn room(algorithm: &SlidingWindow, window: u64, previous: u64, now: Timestamp) -> u64 {
     let empty = state(algorithm, Counts { window, previous, current: 0 }, now);
     algorithm.decide(Some(empty), now, 0).0.remaining()
 }
 
-/// The write of `count` requests to this window, of which so much is used that they fit beside the previous one, and
-/// one more does not, if one more is waiting. The window is the latest, or comes in place of `replaced`, which a wrong
-/// clock has written.
+/// Charges `count` requests to this window, on the condition that they fit beside the previous one and, if one more
+/// request is waiting, that it does not fit. The window is the latest, or replaces `replaced`, which a wrong clock has
+/// written.
 fn charge(
     algorithm: &SlidingWindow,
     (window, previous): (u64, u64),
@@ -96,7 +97,8 @@ fn charge(
     let least = most.checked_sub(cost).filter(|_| count < charge.count);
     let window_holds = match replaced {
         Some(_) => "l = :l",
-        // This process knew it from a later reading of the clock. An item that has not begun it is read as of `at`.
+        // This process knew the window from a later reading of the clock. An item that has not begun it is read as of
+        // `at`.
         None if window > present(algorithm, at) => "l = :w",
         None => "(attribute_not_exists(k) OR l <= :w)",
     };
@@ -114,8 +116,8 @@ fn charge(
     least.into_iter().fold(write, |write, least| write.number(":least", least))
 }
 
-/// Lets a write remove the counts that no decision needs any more. Whoever begins a window has read the item, so none
-/// stays for longer than that.
+/// Lets a write remove the counts that decisions no longer need. Any process that begins a window has read the item, so
+/// no count stays for longer than that.
 fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
     let needed = [window.checked_sub(1), Some(window)].map(name);
     let stale = item.keys().filter(|name| name.starts_with('w') && !needed.contains(name));
@@ -127,11 +129,11 @@ fn tidied(mut write: Write, item: &Item, window: u64) -> Write {
     write
 }
 
-/// Returns the window in which the charge was made, and how much of it still counts. `None` if it does not count any
-/// more, or if it was made in a window that is further ahead of our clock than the next: then too little is admitted.
+/// Returns the window that was charged, and how much of the charge still counts. `None` if it no longer counts, or if
+/// its window is more than one ahead of our clock; then too little is admitted.
 fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment) -> Option<(u64, u64)> {
     let present = present(algorithm, at);
-    // A refund takes from the window that the receipt names: so the one that loses by it is that window.
+    // A refund takes from the window that the receipt names, so we look for the window that loses by it.
     [present, present.saturating_add(1)].into_iter().find_map(|window| {
         let full = state(algorithm, Counts { window, previous: cost, current: cost }, at.now);
         let left = counts(algorithm, &algorithm.refund(full, at.now, cost, receipt));
@@ -147,11 +149,11 @@ fn charged_in(algorithm: &SlidingWindow, cost: u64, receipt: Receipt, at: Moment
 
 impl Items for SlidingWindow {
     fn check_fit(&self) -> Result<(), Unfit> {
-        // The phase of the greatest draw is the latest: only without staggering is it zero.
+        // The greatest draw has the latest phase, which is zero only without staggering.
         if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
     }
 
-    /// With the period, by which windows are numbered.
+    /// Contains the period, by which windows are numbered.
     fn suffix(&self, _: Timestamp) -> String {
         format!("s{}", period(self))
     }

@@ -1,15 +1,15 @@
-//! Bans, allowances and debts: the [`Standing`] of a key, beside its state.
+//! Bans, allowances and debts: a key's [`Standing`], beside its state.
 //!
-//! An item has `b`, until when the key is banned; `d`, until when it owes something; `a`, until when an operator
-//! allows it, if one ever did; `r`, the reason of the operator, if there is one; and `s`, the time of the change that
-//! made this standing. All times are in nanoseconds. An item without a standing has none of them.
+//! An item has `b`, until when the key is banned; `d`, until when it owes something; `a`, until when an operator allows
+//! it, if one ever did; `r`, the operator's reason, if there is one; and `s`, the time of the change that made this
+//! standing. All times are in nanoseconds. An item without a standing has none of these attributes.
 //!
-//! Only the writes of this file apply to an item with a standing: all others have the condition that there is none.
-//! While the key owes something, the state in the item is as of the end of the debt.
+//! Only this file's writes apply to an item with a standing, because all others have the condition that the item does
+//! not have one. While the key owes something, the item's state is as of the end of the debt.
 //!
-//! Of a key with an item for each window, a change is made in the present item, and then copied into the items of later
-//! windows, unless these have a later change, by `s`. A change of the present item has a later `s` than the one that it
-//! replaces, whatever the clock shows.
+//! If a key has an item for each window, a change is made in the present item, and then copied into the items of later
+//! windows, unless these have a later change, by `s`. A change of the present item has a later `s` than its
+//! predecessor, even if the clock goes back.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use tower_sluice::time::Timestamp;
 use super::BadItem;
 use crate::table::{EXPIRY, Item, KEY, Write, number};
 
-/// The attributes of a standing.
+/// A standing's attributes.
 pub(crate) const ATTRIBUTES: [&str; 5] = ["b", "d", "a", "r", "s"];
 
 /// A standing, and when it was made.
@@ -37,13 +37,13 @@ impl Stamped {
         now.max(self.since.saturating_add(Duration::from_nanos(1)))
     }
 
-    /// `None` if it is over.
+    /// Returns `None` if it is over.
     pub(crate) fn in_force(self, now: Timestamp) -> Option<Self> {
         self.standing.is_in_force(now).then_some(self)
     }
 }
 
-/// The standing of an item, if it has one.
+/// An item's standing, if it has one.
 pub(crate) fn read(item: &Item) -> Result<Option<Stamped>, BadItem> {
     let time = |name| number(item, name).map(Timestamp::from_nanos).ok_or(BadItem);
     if !item.contains_key("b") {
@@ -58,13 +58,13 @@ pub(crate) fn read(item: &Item) -> Result<Option<Stamped>, BadItem> {
     Ok(Some(Stamped { standing, since: time("s")? }))
 }
 
-/// Lets a write of a charge or a refund apply only to an item without a standing.
+/// Lets a write that charges or refunds apply only to an item without a standing.
 pub(crate) fn unless_any(mut write: Write) -> Write {
     write.condition = format!("({}) AND attribute_not_exists(b)", write.condition);
     write
 }
 
-/// Adds a standing to the write of a state, or takes it off the item. The item is kept until `expiry` at least.
+/// Adds a standing to a write, or removes it from the item. The item is kept until `expiry` at least.
 pub(crate) fn with(mut write: Write, stamped: Option<Stamped>, expiry: u64) -> Write {
     let mut removed = Vec::new();
     for (name, value) in ATTRIBUTES.into_iter().zip(values(stamped)) {
@@ -92,7 +92,7 @@ fn values(stamped: Option<Stamped>) -> [Option<AttributeValue>; 5] {
     [time(banned_until), time(owing_until), allowed, reason, time(since)]
 }
 
-/// Takes this standing off an item.
+/// Removes this standing from an item.
 pub(crate) fn over(Stamped { standing, since }: Stamped) -> Write {
     let write = Write::new(format!("REMOVE {}", ATTRIBUTES.join(", ")), "b = :b AND d = :d AND s = :s");
     let write = write.number(":b", standing.banned_until.as_nanos()).number(":d", standing.owing_until.as_nanos());
@@ -106,7 +106,7 @@ pub(crate) fn replacing(mut write: Write, item: Option<&Item>) -> Write {
         return write;
     };
     let mut conditions = Vec::new();
-    // One that gets a standing must not lose another process's.
+    // A write that adds a standing must not overwrite another process's.
     if !item.contains_key("b") {
         conditions.push("attribute_not_exists(b)".to_owned());
     }
@@ -118,7 +118,7 @@ pub(crate) fn replacing(mut write: Write, item: Option<&Item>) -> Write {
     write
 }
 
-/// Lets the write of a standing apply unless the item has a later one.
+/// Lets a write with a standing apply unless the item has a later one.
 pub(crate) fn replacing_earlier(mut write: Write) -> Write {
     write.condition = "attribute_not_exists(b) OR s < :s".to_owned();
     write

@@ -1,8 +1,8 @@
 //! Windows that forget their count when they end: one item per key and window, always one write.
 //!
-//! An item has `n`, what is used of the window, and `q`, the quota of the last charge; which window it is says the key
-//! of the item. A charge adds to `n` if that leaves no more than the limit used. So no write has to find out whether a
-//! window has begun.
+//! An item has `n`, the units used in the window, and `q`, the last charge's quota; the item's key names the window. A
+//! charge adds to `n` if the sum stays within the limit. So a write does not have to find out whether a window has
+//! begun.
 
 #[cfg(feature = "calendar")]
 use tower_sluice::algorithm::CalendarWindow;
@@ -18,17 +18,17 @@ use super::{BadItem, Charge, Moment, Plan, Unfit, at_most, fitting, quota_name};
 use crate::hints::Hint;
 use crate::table::{Item, Write, number};
 
-/// Reads what is used of the window.
+/// Reads the units used in the window.
 fn used(item: &Item) -> Result<u64, BadItem> {
     number(item, "n").ok_or(BadItem)
 }
 
 /// A window and its count.
 trait Window: Portable + Clone {
-    /// The state of the present window, with so much used.
+    /// The present window's state, with `used` units used.
     fn state(&self, used: u64, now: Timestamp) -> Self::State;
 
-    /// What is used, of a state.
+    /// The units used, by a state.
     fn used(&self, state: &Self::State) -> u64 {
         let (_, [used]) = bytes::numbers::<_, 8, 1>(self, state);
         used
@@ -39,10 +39,10 @@ trait Window: Portable + Clone {
         self.expires_at(&self.state(0, now))
     }
 
-    /// The write of `count` requests to a window of which so much is used that they fit, and one more does not, if one
-    /// more is waiting.
+    /// Charges `count` requests to a window, on the condition that they fit and, if one more request is waiting, that
+    /// it does not fit.
     fn charge(&self, count: u32, charge: Charge) -> Write {
-        // The count is one that fits, so neither of these is below zero, unless a limit has been lowered.
+        // The count fits, so neither difference is below zero, unless a limit has been lowered.
         let (limit, all) = (self.quota().limit(), u64::from(count) * charge.cost);
         let most = limit - all;
         let (condition, least) = match most.checked_sub(charge.cost).filter(|_| count < charge.count) {
@@ -55,7 +55,7 @@ trait Window: Portable + Clone {
         least.into_iter().fold(write, |write, least| write.number(":least", least))
     }
 
-    /// How much of a charge was made in the present window.
+    /// How many of a charge's units were charged to the present window.
     fn charged_now(&self, cost: u64, receipt: Receipt, now: Timestamp) -> u64 {
         cost - self.used(&self.refund(self.state(cost, now), now, cost, receipt))
     }
@@ -83,11 +83,11 @@ macro_rules! window {
     ($window:ty, $letter:literal) => {
         impl Items for $window {
             fn check_fit(&self) -> Result<(), Unfit> {
-                // The phase of the greatest draw is the latest: only without staggering is it zero.
+                // The greatest draw has the latest phase, which is zero only without staggering.
                 if self.phase(u64::MAX).is_zero() { Ok(()) } else { Err(Unfit::Staggered) }
             }
 
-            /// With the period: windows of other lengths may end at the same instant.
+            /// Contains the period, because windows of other lengths may end at the same instant.
             fn suffix(&self, now: Timestamp) -> String {
                 format!("{}{}/{}", $letter, bytes::period_nanos(&self.quota()), self.end(now).as_nanos())
             }
@@ -102,7 +102,7 @@ macro_rules! window {
 
             fn put(&self, state: Option<&Self::State>, at: Moment) -> Write {
                 let end = self.end(at.now);
-                // What was used of an earlier window does not count any more.
+                // Units from an earlier window no longer count.
                 let used = state.filter(|state| self.expires_at(state) == end).map_or(0, |state| self.used(state));
                 let write = Write::new("SET n = :n, q = :q, x = :x", "").number(":n", used);
                 write.text(":q", quota_name::of(&self.quota())).number(":x", at.expiry(end))

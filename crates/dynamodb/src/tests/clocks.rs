@@ -12,13 +12,13 @@ use crate::items::LONGEST_WAY;
 
 const ERROR: Duration = Duration::from_millis(50);
 
-/// A process with a clock of its own.
+/// A process with its own clock.
 fn process(service: &Service, clock: &ManualClock) -> Dynamo {
     dynamo(service, clock).clock_error(ERROR)
 }
 
-/// Four processes whose clocks are wrong by up to `ERROR`, each at random anew, make requests at random instants: in no
-/// interval of true time is more admitted than the burst and the rate allow, and what the rate restores in `ERROR`.
+/// Four processes whose clocks are wrong by up to `ERROR`, at random for each request, make requests at random times.
+/// In no interval of true time do they admit more than the burst, the refill by the rate, and the refill in `ERROR`.
 async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
     let (service, truth) = service().await;
     let mut random = Random::new(seed);
@@ -46,7 +46,7 @@ async fn overrun_is_bounded<A: Kept>(algorithm: A, seed: u64) {
 }
 
 #[tokio::test]
-async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+async fn clock_errors_bound_the_overrun_of_buckets() {
     for seed in seeds(5) {
         overrun_is_bounded(TokenBucket::new(Quota::per_second(100).burst(10)), seed).await;
         overrun_is_bounded(TokenBucket::new(Quota::per_second(20).burst(40)), seed).await;
@@ -54,7 +54,7 @@ async fn buckets_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
 }
 
 #[tokio::test]
-async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
+async fn clock_errors_bound_the_overrun_of_windows() {
     let quota = Quota::per(20, Duration::from_millis(200));
     for seed in seeds(5) {
         overrun_is_bounded(SlidingWindow::new(quota), seed).await;
@@ -62,17 +62,16 @@ async fn windows_exceed_the_rate_by_the_error_of_clocks_and_no_more() {
     }
 }
 
-/// A request that was rejected in a window which nobody has charged yet left it as the one to charge. One that had read
-/// the clock before that window began charged it, and took the item from before for a contradiction.
+/// A request rejected in a window that nobody had charged left it as the one to charge. Another request, which had read
+/// the clock before that window began, charged it, and took the earlier item for a contradiction.
 #[tokio::test]
-async fn a_clock_that_goes_back_over_the_edge_of_a_window_charges_the_window_before() {
+async fn clocks_set_back_charge_the_earlier_window() {
     let (service, truth) = service().await;
     let period = 1_000_000_000;
     let begin = truth.now().as_nanos() / period * period + period;
     let at = |thousandths: u64| Timestamp::from_nanos(begin + thousandths * (period / 1_000));
     let fresh = |clock: &ManualClock| limiter(&process(&service, clock), SlidingWindow::new(Quota::per_second(4)));
-    // By processes that remember nothing: at the end, three in the second window, and what the first still weighs is
-    // one.
+    // By processes without memory. At the end, the second window has three units, and the first still weighs one.
     for (thousandths, cost) in [(0, 4), (1_500, 2), (1_950, 1)] {
         truth.set(at(thousandths));
         assert!(fresh(&truth).acquire(&"key".into(), cost).await.unwrap().is_allowed(), "{cost} at {thousandths}");
@@ -87,7 +86,7 @@ async fn a_clock_that_goes_back_over_the_edge_of_a_window_charges_the_window_bef
     }
 }
 
-/// A machine starts with a wrong clock: it writes nothing. When its clock has been set, it takes part.
+/// A machine that starts with a wrong clock writes nothing until its clock has been set.
 #[tokio::test(start_paused = true)]
 async fn a_wrong_clock_writes_nothing() {
     for (wrong, which) in [(NOW.saturating_add(Duration::from_secs(3)), "ahead of"), (Timestamp::ZERO, "behind")] {
@@ -106,10 +105,9 @@ async fn a_wrong_clock_writes_nothing() {
     }
 }
 
-/// A clock is set wrongly while the process runs: the first answer shows it. What that request has written is ignored
-/// by the others.
+/// A clock is set wrongly while the process runs. The other processes ignore the first request's write.
 #[tokio::test(start_paused = true)]
-async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
+async fn the_first_answer_reveals_a_wrong_clock() {
     let (service, clock) = service().await;
     let own = ManualClock::starting_at(NOW);
     let bucket = TokenBucket::new(per_day(5));
@@ -132,7 +130,7 @@ async fn a_clock_that_becomes_wrong_is_noticed_by_the_first_answer() {
     assert!(!ask(&limiter).await.unwrap().is_allowed());
 }
 
-/// Without a `Date`, as from some emulators, nothing is known of the clock, and decisions are made.
+/// Some emulators send no `Date`. We know nothing about the clock then, and make decisions.
 #[tokio::test]
 async fn without_a_date_clocks_are_trusted() {
     let (service, _) = service().await;
@@ -142,29 +140,29 @@ async fn without_a_date_clocks_are_trusted() {
     assert_eq!(admitted(&limiter, 10).await, 5);
 }
 
-/// A state that a right clock cannot have written is ignored and overwritten. One that is ahead by as much as clocks
-/// may differ, and as a request may be on its way, counts.
+/// A state that a right clock cannot have written is ignored and overwritten. It counts if it is ahead by at most the
+/// clocks' difference plus a request's longest way.
 async fn only_impossible_states_are_overwritten<A: Kept>(algorithm: A, limit: u64) {
     let possible = 2 * ERROR + LONGEST_WAY;
     for (ahead, left) in [(possible, 0), (possible + algorithm.quota().period(), limit)] {
         let (service, clock) = service().await;
-        // Just before the edge of a window, which the one that is ahead has passed.
+        // Just before the edge of a window, which the clock that is ahead has passed.
         let period = u64::try_from(algorithm.quota().period().as_nanos()).unwrap();
         clock.set(Timestamp::from_nanos((NOW.as_nanos() / period + 1) * period - 1));
         let early = ManualClock::starting_at(clock.now().saturating_add(ahead));
-        // It does not know that it is wrong.
+        // The process does not know that its clock is wrong.
         service.send_no_date();
         let early = limiter(&process(&service, &early), algorithm.clone());
         assert_eq!(admitted(&early, limit + 1).await, limit);
         let process = limiter(&process(&service, &clock), algorithm.clone());
         assert_eq!(admitted(&process, limit + 1).await, left, "{ahead:?} ahead");
-        // The next window is not used up by what was ignored.
+        // The ignored state has not used up the next window.
         clock.advance(algorithm.quota().period());
         assert!(ahead == possible || !process_has_far_state(&service, &algorithm, &clock));
     }
 }
 
-/// A write is on its way for half a minute. Meanwhile another process uses the key up, and a window ends. When the
+/// A write is on its way for half a minute. Meanwhile another process uses up the key, and a window ends. When the
 /// write arrives, it forgives nothing.
 async fn a_late_write_forgives_nothing<A: Kept>(algorithm: A) {
     let (service, clock) = service().await;
@@ -183,15 +181,15 @@ async fn a_late_write_forgives_nothing<A: Kept>(algorithm: A) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_arrives_late_forgives_nothing() {
+async fn late_writes_forgive_nothing() {
     a_late_write_forgives_nothing(TokenBucket::new(Quota::per_minute(5))).await;
     a_late_write_forgives_nothing(SlidingWindow::new(Quota::per_minute(5))).await;
 }
 
-/// A process has read what is used of a window that has ended. Before it writes, one whose clock is behind charges that
-/// window once more.
+/// A process has read the count of a window that has ended. Before it writes, a process whose clock is behind charges
+/// the ended window once more.
 #[tokio::test(start_paused = true)]
-async fn a_window_that_is_charged_while_the_next_begins_counts_in_full() {
+async fn a_late_charge_counts_in_full() {
     let (service, early) = service().await;
     let minute = 60_000_000_000;
     let edge = NOW.as_nanos() / minute * minute + minute;
@@ -219,11 +217,11 @@ fn process_has_far_state<A: Kept>(service: &Service, algorithm: &A, clock: &Manu
 
 #[tokio::test]
 async fn a_bucket_from_the_future_is_overwritten() {
-    // A full bucket that is ahead by twice the error owes a little more than a bucket.
+    // A full bucket that is ahead by twice the error owes a little more than a full bucket.
     only_impossible_states_are_overwritten(TokenBucket::new(Quota::per_minute(5)), 5).await;
 }
 
 #[tokio::test]
-async fn a_sliding_window_from_the_future_is_overwritten() {
+async fn a_window_from_the_future_is_overwritten() {
     only_impossible_states_are_overwritten(SlidingWindow::new(Quota::per_minute(5)), 5).await;
 }

@@ -6,7 +6,7 @@ use tower_sluice::testing::{check_backend, seed_of};
 use super::*;
 use crate::backend::DynamoBackend;
 
-/// A new table for each backend: its keys are all new.
+/// A new table for each backend, so that all its keys are new.
 fn backend(clock: &ManualClock) -> DynamoBackend {
     let service = Service::new(clock.clone());
     service.create_table();
@@ -25,34 +25,34 @@ fn quota() -> Quota {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn buckets_decide_as_over_a_plain_map() {
+async fn buckets_match_a_plain_map() {
     check(TokenBucket::new(quota().burst(3)), 1).await;
     check(TokenBucket::new(quota().burst(20)), 2).await;
-    // No whole number of nanoseconds per token.
+    // A token does not take a whole number of nanoseconds.
     check(TokenBucket::new(Quota::per(3, Duration::from_nanos(1_000_000_007))), 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_greatest_buckets_decide_as_over_a_plain_map() {
+async fn the_greatest_buckets_match_a_plain_map() {
     check(TokenBucket::new(Quota::per(7, CENTURY).burst(Quota::MAX_UNITS)), 7).await;
     check(TokenBucket::new(Quota::per(Quota::MAX_UNITS, CENTURY).burst(Quota::MAX_UNITS - 1)), 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fixed_windows_decide_as_over_a_plain_map() {
+async fn fixed_windows_match_a_plain_map() {
     check(FixedWindow::new(quota()), 4).await;
     check(FixedWindow::new(greatest()), 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sliding_windows_decide_as_over_a_plain_map() {
+async fn sliding_windows_match_a_plain_map() {
     check(SlidingWindow::new(quota()), 5).await;
     check(SlidingWindow::new(greatest()), 11).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
+async fn calendar_windows_match_a_plain_map() {
     check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
     check(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), 12).await;
 }

@@ -12,11 +12,11 @@ const PROCESSES: u64 = 8;
 const REQUESTS: u64 = 1_000;
 const LIMIT: u64 = 777;
 
-/// Of the greatest limit, 777 requests of this cost and not one more.
+/// The greatest limit admits exactly 777 requests with this cost.
 const COST: u64 = Quota::MAX_UNITS / LIMIT;
 
-/// Each process has a client, a breaker, a negative cache and hints of its own, and shares nothing but the table. Half
-/// of them share calls among their requests, eight at a time.
+/// Each process has its own client, breaker, negative cache and hints; they share only the table. Half of them share
+/// calls among their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A, cost: u64) {
     for run in 0..rounds(1, 50) {
         let (service, clock) = service().await;
@@ -46,26 +46,26 @@ async fn exactly<A: Kept>(algorithm: A, cost: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_bucket() {
+async fn eight_processes_get_exactly_one_bucket() {
     exactly(TokenBucket::new(per_day(LIMIT)), 1).await;
     exactly(TokenBucket::new(greatest()), COST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_fixed_window() {
+async fn eight_processes_get_exactly_one_fixed_window() {
     exactly(FixedWindow::new(per_day(LIMIT)), 1).await;
     exactly(FixedWindow::new(greatest()), COST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_sliding_window() {
+async fn eight_processes_get_exactly_one_sliding_window() {
     exactly(SlidingWindow::new(per_day(LIMIT)), 1).await;
     exactly(SlidingWindow::new(greatest()), COST).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_window_of_the_calendar() {
+async fn eight_processes_get_exactly_one_calendar_window() {
     exactly(tower_sluice::algorithm::CalendarWindow::daily(LIMIT), 1).await;
     exactly(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), COST).await;
 }

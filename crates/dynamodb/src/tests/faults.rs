@@ -1,4 +1,4 @@
-//! What may go wrong between a process and DynamoDB: each is an error within the timeout, and never a rejection.
+//! Faults between a process and DynamoDB: each is an error within the timeout, and never a rejection.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ async fn process() -> (Service, ManualClock, Dynamo, Over<TokenBucket>) {
     (service, clock, dynamo, limiter)
 }
 
-/// Asks once, while this happens to all requests; then all is well again.
+/// Asks once while all requests have this fate; then requests succeed again.
 async fn fails_by(fate: Fate) -> (FaultKind, Duration, u32) {
     let (service, _, _, limiter) = process().await;
     service.all(fate);
@@ -37,8 +37,9 @@ async fn fails_by(fate: Fate) -> (FaultKind, Duration, u32) {
     (kind, took, sent)
 }
 
+/// Each request is sent once.
 #[tokio::test(start_paused = true)]
-async fn each_failure_has_its_kind_and_is_sent_once() {
+async fn each_failure_has_a_kind() {
     for (fate, expected) in [
         (Fate::Fails(400, "ProvisionedThroughputExceededException"), FaultKind::Throttled),
         (Fate::Fails(400, "ThrottlingException"), FaultKind::Throttled),
@@ -57,10 +58,10 @@ async fn each_failure_has_its_kind_and_is_sent_once() {
     }
 }
 
-/// DynamoDB throttles reads and no writes. The first charge of a process needs one, and a peek: both fail, with the
-/// reason, and charge nothing.
+/// DynamoDB throttles reads and no writes. A process's first charge needs a read, and so does a peek. Both fail with
+/// the reason, and charge nothing.
 #[tokio::test(start_paused = true)]
-async fn a_throttled_read_is_a_failure_and_never_a_rejection() {
+async fn a_throttled_read_is_no_rejection() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         service.decide(|operation| match operation {
@@ -84,9 +85,9 @@ async fn a_throttled_read_is_a_failure_and_never_a_rejection() {
     check(SlidingWindow::new(per_day(5))).await;
 }
 
-/// The read that begins a sliding window, of a process whose clock is known to be right.
+/// A process whose clock is known to be right needs a read to begin a sliding window.
 #[tokio::test(start_paused = true)]
-async fn a_window_that_begins_while_reads_are_throttled_charges_nothing() {
+async fn a_throttled_window_charges_nothing() {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock).timeout(TIMEOUT), SlidingWindow::new(Quota::per_minute(5)));
     assert_eq!(admitted(&limiter, 1).await, 1);
@@ -102,9 +103,9 @@ async fn a_window_that_begins_while_reads_are_throttled_charges_nothing() {
     assert!(ask(&limiter).await.unwrap().is_allowed());
 }
 
-/// The message says what DynamoDB said, in a line.
+/// The message contains DynamoDB's message, in one line.
 #[tokio::test(start_paused = true)]
-async fn messages_are_short_and_say_what_to_do() {
+async fn messages_are_short_and_name_the_cure() {
     for (fate, expected) in [
         (
             Fate::Fails(400, "ThrottlingException"),
@@ -131,7 +132,7 @@ async fn a_refused_connection_fails_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_answer_of_something_else_is_unintelligible() {
+async fn a_foreign_answer_is_unintelligible() {
     assert_eq!(fails_by(Fate::Garbled).await.0, FaultKind::Unintelligible);
 }
 
@@ -142,9 +143,9 @@ async fn a_black_hole_fails_within_the_timeout() {
     assert!(took <= TIMEOUT + Duration::from_millis(1), "{took:?}");
 }
 
-/// The answer comes too late or not at all, but the charge was made: it is neither repeated nor given back.
+/// The answer comes too late or not at all, but DynamoDB made the charge. We neither repeat it nor give it back.
 #[tokio::test(start_paused = true)]
-async fn a_charge_without_an_answer_stays_charged_and_is_not_repeated() {
+async fn a_charge_without_an_answer_stays() {
     for fate in [Fate::AnswerLost, Fate::Late(Duration::from_secs(1))] {
         let (service, clock, _, limiter) = process().await;
         service.all(fate);
@@ -153,15 +154,15 @@ async fn a_charge_without_an_answer_stays_charged_and_is_not_repeated() {
         assert_eq!(service.counts().writes, 1, "{fate:?}");
         service.all(Fate::Answered);
         let other = super::limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(10)));
-        // One was admitted at first, one was charged without an answer.
+        // One was admitted at first, and one was charged without an answer.
         assert_eq!(admitted(&other, 20).await, 8, "{fate:?}");
     }
 }
 
-/// A thousand requests during an outage: five pay for it, the others fail at once, and no probe is made before its
-/// time.
+/// A thousand requests during an outage: five wait for it, the others fail at once, and we do not probe before the
+/// pause is over.
 #[tokio::test(start_paused = true)]
-async fn an_outage_opens_the_breaker_and_its_end_closes_it() {
+async fn an_outage_opens_and_closes_the_breaker() {
     for fate in [Fate::Fails(400, "ProvisionedThroughputExceededException"), Fate::BlackHole, Fate::Refused] {
         let (service, _, dynamo, limiter) = process().await;
         service.all(fate);
@@ -181,9 +182,9 @@ async fn an_outage_opens_the_breaker_and_its_end_closes_it() {
     }
 }
 
-/// The circuit breaker was in no gauge.
+/// The gauges did not show the circuit breaker.
 #[tokio::test(start_paused = true)]
-async fn a_limiter_reports_the_breaker_of_its_table() {
+async fn a_limiter_reports_its_tables_breaker() {
     let (service, _, dynamo, limiter) = process().await;
     let breaker = || {
         let [node] = &limiter.stats().nodes[..] else { panic!("a table is one node") };
@@ -206,9 +207,9 @@ async fn a_limiter_reports_the_breaker_of_its_table() {
     assert_eq!(breaker(), BreakerState::Closed);
 }
 
-/// One second up, one second down, for a minute: what is admitted is no more than the limit.
+/// For a minute, the service alternates between one second up and one second down.
 #[tokio::test(start_paused = true)]
-async fn a_service_that_comes_and_goes_admits_no_more_than_the_limit() {
+async fn a_flapping_service_stays_within_the_limit() {
     let (service, _, _, limiter) = process().await;
     let (begun, mut admitted) = (Instant::now(), 1);
     service.decide(move |_| if begun.elapsed().as_secs() % 2 == 0 { Fate::Answered } else { Fate::AnswerLost });
@@ -219,7 +220,7 @@ async fn a_service_that_comes_and_goes_admits_no_more_than_the_limit() {
     assert!((2..=10).contains(&admitted), "{admitted}");
 }
 
-/// More requests than may be in flight, to a service that is slow: the others fail in half of the timeout.
+/// More requests than may be in flight go to a slow service. The others fail after half of the timeout.
 #[tokio::test(start_paused = true)]
 async fn calls_in_flight_are_bounded() {
     let (service, clock) = service().await;
@@ -241,10 +242,10 @@ async fn calls_in_flight_are_bounded() {
     assert_eq!(kinds, [FaultKind::TooManyInFlight; 84]);
 }
 
-/// Limits are replaced while DynamoDB is out: nothing waits for it, and the new limit finds what was used under the
-/// old.
+/// Limits are replaced while DynamoDB is out. The change does not wait for it, and the new limit finds the units used
+/// under the old one.
 #[tokio::test(start_paused = true)]
-async fn a_live_change_during_an_outage_keeps_what_was_used() {
+async fn a_reload_during_an_outage_keeps_counts() {
     let (service, _, dynamo, old) = process().await;
     service.all(Fate::BlackHole);
     for _ in 0..6 {
@@ -264,7 +265,7 @@ async fn a_live_change_during_an_outage_keeps_what_was_used() {
     assert!(stranger.inherit(&old).is_none());
 }
 
-/// The runtime stops while calls are in flight: nothing hangs, and a store on another runtime works on.
+/// The runtime stops while calls are in flight. Nothing hangs, and a store on another runtime keeps working.
 #[test]
 fn a_runtime_that_ends_cancels_its_calls() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
@@ -281,7 +282,7 @@ fn a_runtime_that_ends_cancels_its_calls() {
 }
 
 #[test]
-fn without_a_runtime_there_is_an_error() {
+fn a_missing_runtime_is_an_error() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     let (_, _, _, limiter) = runtime.block_on(process());
     drop(runtime);
@@ -291,9 +292,9 @@ fn without_a_runtime_there_is_an_error() {
     assert_eq!(kind(&error), FaultKind::NoRuntime);
 }
 
-/// An item that something else has written: its requests fail, it stays, and others are not affected.
+/// If another program has written an item, its requests fail, it stays, and others are not affected.
 #[tokio::test(start_paused = true)]
-async fn an_item_of_another_program_is_an_error_and_stays() {
+async fn a_foreign_item_stays() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         let dynamo = dynamo(&service, &clock);

@@ -1,4 +1,4 @@
-//! A table in a file.
+//! A table in a configuration file.
 
 use tower_sluice::time::ManualClock;
 use tower_sluice_config::{Config, ConfigError};
@@ -31,9 +31,9 @@ fn mistakes_in_the_table_are_reported() {
     }
 }
 
-/// They are records.
+/// These policies use records.
 #[test]
-fn a_policy_may_be_in_flight_a_queue_or_a_balance() {
+fn each_kind_of_policy_opens() {
     for policy in [
         "algorithm = \"concurrency\"\nlimit = 8\nlease = \"10s\"",
         "algorithm = \"leaky-queue\"\nlimit = 10\nper = \"1s\"\nmax-queue = 50",

@@ -1,11 +1,11 @@
-//! What lies in the table.
+//! The table's items.
 
 use serde_json::Value;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
 use super::*;
 
-/// Returns a number of an item.
+/// Returns a number from an item.
 fn number(item: &Value, name: &str) -> u64 {
     item[name]["N"].as_str().and_then(|number| number.parse().ok()).expect("a number")
 }
@@ -29,20 +29,20 @@ async fn expires_after<A: Kept>(algorithm: A, needed: Duration) {
 }
 
 #[tokio::test]
-async fn items_expire_when_nothing_is_owed_any_more() {
+async fn items_expire_when_nothing_is_owed() {
     let until_midnight = DAY - Duration::from_nanos(NOW.as_nanos() % u64::try_from(DAY.as_nanos()).unwrap());
     expires_after(TokenBucket::new(per_day(10)), DAY / 10).await;
     expires_after(FixedWindow::new(per_day(10)), until_midnight).await;
     expires_after(SlidingWindow::new(per_day(10)), until_midnight + DAY).await;
 }
 
-/// DynamoDB deletes what has expired within days, and until then it can be read.
+/// DynamoDB deletes expired items within days, and until then they can be read.
 #[tokio::test]
-async fn items_that_have_expired_and_are_still_there_count_for_nothing() {
+async fn expired_items_count_for_nothing() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         for _ in 0..3 {
-            // Another process each time, since one remembers its rejections, by the true time.
+            // Another process each time, because a process remembers its rejections by the true time.
             let limiter = limiter(&dynamo(&service, &clock), algorithm.clone());
             assert_eq!(admitted(&limiter, 6).await, 5);
             clock.advance(2 * DAY);
@@ -54,8 +54,7 @@ async fn items_that_have_expired_and_are_still_there_count_for_nothing() {
     check(SlidingWindow::new(per_day(5))).await;
 }
 
-/// The item of a sliding window has no more than two counts, however many windows have passed, and whichever were
-/// skipped.
+/// A sliding window's item has at most two counts, even if many windows have passed or some were skipped.
 #[tokio::test]
 async fn counts_of_past_windows_are_removed() {
     let (service, clock) = service().await;
@@ -69,8 +68,9 @@ async fn counts_of_past_windows_are_removed() {
     }
 }
 
+/// Each write returns the item as it was.
 #[tokio::test]
-async fn no_write_is_without_a_condition_and_all_return_what_was_there() {
+async fn each_write_has_a_condition() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, _) = only_item(algorithm).await;
         let write = service.last_write();
@@ -83,10 +83,10 @@ async fn no_write_is_without_a_condition_and_all_return_what_was_there() {
     check(SlidingWindow::new(per_day(5))).await;
 }
 
-/// What a client sends does not reach the table, and whoever reads the table cannot try which clients there are,
-/// without the secret.
+/// The table does not contain the text that a client sends, and without the secret, a reader of the table cannot find
+/// out the clients by trying.
 #[tokio::test]
-async fn keys_of_items_do_not_show_the_clients() {
+async fn item_keys_do_not_reveal_clients() {
     let key_with = async |secret: &str| {
         let (service, clock) = service().await;
         let limiter = limiter(&dynamo(&service, &clock).secret(secret), TokenBucket::new(per_day(5)));
@@ -99,7 +99,7 @@ async fn keys_of_items_do_not_show_the_clients() {
 }
 
 #[tokio::test]
-async fn limiters_of_other_names_and_algorithms_have_other_items() {
+async fn names_and_algorithms_have_separate_items() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     for name in ["a", "b"] {

@@ -1,5 +1,5 @@
-//! Tests against an emulator in this process, behind the SDK's own connector: requests are serialised, signed and
-//! answered as ever, but there is no socket, so that faults are exact and time can be paused.
+//! Tests against an emulator in this process, behind the SDK's own connector. Requests are serialised, signed and
+//! answered as in production, but without a socket, so faults are exact and time can be paused.
 
 mod clocks;
 mod conformance;
@@ -36,7 +36,7 @@ use tower_sluice::{Decision, LimiterError, LimiterExt, Quota, RateLimiter};
 use self::service::Service;
 use crate::{Dynamo, DynamoFault, DynamoStore, DynamoTable, FaultKind, Kept};
 
-/// A realistic instant, a third into a second, and not at the edge of any window.
+/// A realistic time, a third into a second, and not at the edge of any window.
 const NOW: Timestamp = Timestamp::from_nanos(1_700_000_000_333_333_333);
 
 const TABLE: &str = "limits";
@@ -51,7 +51,7 @@ fn per_day(limit: u64) -> Quota {
     Quota::per_day(limit)
 }
 
-/// The greatest quota of a month.
+/// A month's greatest quota.
 fn greatest() -> Quota {
     Quota::per(Quota::MAX_UNITS, 30 * DAY)
 }
@@ -70,17 +70,17 @@ fn dynamo(service: &Service, clock: &ManualClock) -> Dynamo {
     Dynamo::new(service.client(), TABLE).with_clock(clock.clone()).timeout(Duration::from_secs(60))
 }
 
-/// The limiter of one process.
+/// One process's limiter.
 fn limiter<A: Kept>(dynamo: &Dynamo, algorithm: A) -> Over<A> {
     RateLimiter::new(algorithm, DynamoStore::new(dynamo, "test"))
 }
 
-/// Decides on one request of cost 1.
+/// Decides on one request with cost 1.
 async fn ask<A: Kept>(limiter: &Over<A>) -> Result<Decision, LimiterError> {
     limiter.acquire(&"key".into(), 1).await.map(|permit| *permit)
 }
 
-/// How many of so many requests are admitted, one after the other.
+/// Returns how many of `requests` sequential requests are admitted.
 async fn admitted<A: Kept>(limiter: &Over<A>, requests: u64) -> u64 {
     let mut admitted = 0;
     for _ in 0..requests {
@@ -89,7 +89,7 @@ async fn admitted<A: Kept>(limiter: &Over<A>, requests: u64) -> u64 {
     admitted
 }
 
-/// What went wrong.
+/// The fault's kind.
 fn kind(error: &LimiterError) -> FaultKind {
     let fault = error.source().and_then(|source| source.downcast_ref::<DynamoFault>());
     fault.expect("a fault of DynamoDB is the source").kind()

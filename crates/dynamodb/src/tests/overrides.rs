@@ -1,4 +1,4 @@
-//! Bans and allowances by hand, which processes share as they share [bans and debts](super::standing).
+//! Bans and allowances by hand, which processes share like [bans and debts](super::standing).
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -27,7 +27,7 @@ fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> Rat
 
 const KEY: &str = "alice";
 
-/// How many of five requests are admitted by a process that knows nothing.
+/// Returns how many of five requests a process without memory admits.
 async fn admitted_anew<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> u64 {
     let layer = process(service, clock, algorithm);
     let mut admitted = 0;
@@ -63,7 +63,7 @@ async fn overrides<A: Kept>(algorithm: A, letter: &str) {
     assert_eq!(counts.reads + counts.writes, 1, "{letter}: as each decision takes");
     let ban = first.handle().peek("api", KEY).await.unwrap().ban().unwrap();
     assert_eq!((ban.left(), ban.reason().as_str()), (SPAN, reason), "{letter}");
-    // The budget is as it was.
+    // The budget has not changed.
     let lifted = new().handle().unban("api", KEY).await.unwrap();
     assert_eq!((lifted.ban(), lifted.decision().remaining()), (None, 2), "{letter}");
     assert_eq!(anew().await, 2, "{letter}");
@@ -77,7 +77,7 @@ async fn overrides<A: Kept>(algorithm: A, letter: &str) {
     assert_eq!((ban.left(), ban.reason().as_str()), (SPAN - 2 * DAY, reason), "{letter}");
     clock.advance(SPAN - 2 * DAY);
     assert_eq!(anew().await, 3, "{letter}");
-    // A shorter one replaces it, in all windows.
+    // A shorter one replaces it in all windows.
     let _ = first.handle().ban("api", KEY, 10 * DAY, reason).await.unwrap();
     let _ = new().handle().allow("api", KEY, DAY, "a mistake").await.unwrap();
     assert_eq!(anew().await, 5, "{letter}");
@@ -88,7 +88,7 @@ async fn overrides<A: Kept>(algorithm: A, letter: &str) {
 }
 
 #[tokio::test]
-async fn what_an_operator_does_in_one_process_all_follow_in_all_windows() {
+async fn all_processes_and_windows_follow_overrides() {
     overrides(TokenBucket::new(per_day(3)), "bucket").await;
     overrides(SlidingWindow::new(per_day(3)), "sliding window").await;
     overrides(FixedWindow::new(per_day(3)), "fixed window").await;
@@ -111,15 +111,15 @@ async fn resets<A: Kept>(algorithm: A) {
 }
 
 #[tokio::test]
-async fn a_reset_ends_a_ban_by_hand_in_all_windows() {
+async fn a_reset_ends_a_manual_ban_everywhere() {
     resets(TokenBucket::new(per_day(3))).await;
     resets(SlidingWindow::new(per_day(3))).await;
     resets(FixedWindow::new(per_day(3))).await;
 }
 
-/// A fixed window has an item for each window, so DynamoDB fails between the items here.
+/// A fixed window has an item for each window, and here DynamoDB fails between the items.
 #[tokio::test]
-async fn a_call_that_lifts_half_of_a_ban_can_be_made_again() {
+async fn a_half_lifted_ban_can_be_lifted() {
     for is_reset in [false, true] {
         let (service, clock) = service().await;
         let new = || process(&service, &clock, FixedWindow::new(per_day(3)));
@@ -146,9 +146,9 @@ async fn a_call_that_lifts_half_of_a_ban_can_be_made_again() {
     }
 }
 
-/// A ban for a year of a window of a minute is written into 64 windows, and every answer says so.
+/// With windows of a minute, a ban for a year is written into 64 windows, and every answer says so.
 #[tokio::test]
-async fn a_ban_of_more_than_64_windows_ends_with_the_64th_and_says_so() {
+async fn a_long_ban_ends_after_64_windows() {
     let (service, clock) = service().await;
     let window = FixedWindow::new(Quota::per_minute(3));
     let layer = process(&service, &clock, window);
@@ -172,8 +172,9 @@ async fn a_ban_of_more_than_64_windows_ends_with_the_64th_and_says_so() {
     assert!(expiry >= (Duration::from_nanos(NOW.as_nanos()) + year).as_secs(), "{expiry}");
 }
 
+/// Until the key is reset.
 #[tokio::test]
-async fn an_item_with_a_standing_that_cannot_be_read_is_an_error_until_it_is_reset() {
+async fn an_unreadable_standing_is_an_error() {
     let (service, clock) = service().await;
     let layer = process(&service, &clock, TokenBucket::new(per_day(3)));
     let _ = layer.handle().ban("api", KEY, SPAN, "scrapes").await.unwrap();
@@ -199,9 +200,9 @@ async fn an_item_with_a_standing_that_cannot_be_read_is_an_error_until_it_is_res
     assert_eq!(admitted_anew(&service, &clock, TokenBucket::new(per_day(3))).await, 3);
 }
 
-/// An item of a key that nobody ever banned, allowed or let owe anything.
+/// The item's key was never banned, allowed or in debt.
 #[tokio::test]
-async fn an_item_without_a_standing_has_none_of_its_attributes() {
+async fn items_without_standings_lack_their_attributes() {
     let (service, clock) = service().await;
     let layer = process(&service, &clock, TokenBucket::new(per_day(3)));
     assert_eq!(status(&layer).await, 200);
@@ -218,8 +219,8 @@ async fn an_item_without_a_standing_has_none_of_its_attributes() {
     assert_eq!(service.items().len(), 1, "to lift nothing writes nothing");
 }
 
-/// Two processes charge while two others ban, allow and lift, all at once. In the end, the last change of the present
-/// item is in force in all windows.
+/// Two processes charge while two others ban, allow and lift, all at once. In the end, the present item's last change
+/// is in force in all windows.
 async fn races<A: Kept>(algorithm: A, seed: u64) {
     let mut random = Random::new(seed);
     let (service, clock) = service().await;
@@ -253,7 +254,7 @@ async fn races<A: Kept>(algorithm: A, seed: u64) {
     let [first, second] = operators;
     let [third, fourth] = clients;
     tokio::join!(first, second, third, fourth);
-    // What the present item says holds in all windows.
+    // The present item's exception holds in all windows.
     let exception = async || {
         let layer = process(&service, &clock, algorithm.clone());
         let status = layer.handle().peek("api", KEY).await.unwrap();
@@ -273,7 +274,7 @@ async fn races<A: Kept>(algorithm: A, seed: u64) {
 }
 
 #[tokio::test]
-async fn changes_at_once_leave_the_last_one_in_all_windows() {
+async fn the_last_of_simultaneous_changes_wins_everywhere() {
     for seed in seeds(rounds(10, 1_000)) {
         races(FixedWindow::new(per_day(3)), seed).await;
         races(TokenBucket::new(per_day(3)), seed).await;
@@ -281,9 +282,9 @@ async fn changes_at_once_leave_the_last_one_in_all_windows() {
     }
 }
 
-/// A charge is on its way while an operator bans the key: it applies before the ban, or not at all.
+/// A charge is on its way while an operator bans the key. It applies before the ban, or not at all.
 #[tokio::test(start_paused = true)]
-async fn a_charge_that_arrives_after_the_ban_charges_nothing() {
+async fn a_charge_after_the_ban_charges_nothing() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         let operator = process(&service, &clock, algorithm.clone());
@@ -313,9 +314,9 @@ async fn a_charge_that_arrives_after_the_ban_charges_nothing() {
     check(FixedWindow::new(per_day(3))).await;
 }
 
-/// What a key owes stays owed under a ban and after it, in the window in which it is paid.
+/// A key's debt stays owed during a ban and after it, in the window in which it is paid.
 #[tokio::test]
-async fn a_debt_outlives_what_an_operator_does() {
+async fn a_debt_outlives_an_override() {
     async fn check<A: Kept>(algorithm: A, letter: &str) {
         let wait = async |acts: &[u32]| {
             let (service, clock) = service().await;
@@ -353,10 +354,10 @@ async fn a_debt_outlives_what_an_operator_does() {
     check(FixedWindow::new(per_day(3)), "fixed window").await;
 }
 
-/// One process is still in the window before, by a clock that is a little behind, while another one is in the next.
-/// Each lets the key owe ten units: after the window before, the key owes what both have said.
+/// One process, whose clock is a little behind, is still in a window, while another one is in the next. Each lets the
+/// key owe ten units. After the earlier window, the key owes both debts.
 #[tokio::test(start_paused = true)]
-async fn a_debt_from_the_end_of_a_window_is_not_lost_to_one_from_the_beginning_of_the_next() {
+async fn debts_around_an_edge_add_up() {
     let day = u64::try_from(DAY.as_nanos()).unwrap();
     let midnight = NOW.as_nanos().next_multiple_of(day);
     let [before, after] = [midnight - 1_000_000, midnight + 1_000_000]
@@ -379,7 +380,7 @@ async fn a_debt_from_the_end_of_a_window_is_not_lost_to_one_from_the_beginning_o
         let (_, both) = tokio::join!(owe(&first, 30), owe(&second, head_start));
         let third = standing::process(&service, &after, FixedWindow::new(per_day(3)));
         let left = standing::wait(&third, 1, 1).await;
-        // Three of the first ten fit into the window before. Seventeen others take as long as five windows. If the
+        // The earlier window has room for three of the first ten units. Seventeen others take five windows. If the
         // second process was faster, the three count twice; and if it was too late, it was rejected.
         let [least, most] = if both { [4, 6] } else { [1, 2] };
         assert!(left > least * 86_400 && left <= most * 86_400, "{head_start}: {left}");

@@ -1,4 +1,4 @@
-//! The conditional writes, carried out, with the counterexamples of the proofs.
+//! Carries out the conditional writes with the proofs' counterexamples.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
@@ -19,7 +19,7 @@ fn charge(case: &Counterexample, count: &str) -> Charge {
     Charge { at: moment(case), cost: case.number("cost"), count: case.number(count) }
 }
 
-/// Returns the write that an algorithm plans for so many requests.
+/// Returns the write that an algorithm plans for `count` requests.
 fn planned<A: Items>(algorithm: &A, hint: Option<Hint>, charge: Charge, count: u32) -> Write {
     match algorithm.guess(hint, charge) {
         Plan::Charge(write, charged) if charged == count => write,
@@ -27,7 +27,7 @@ fn planned<A: Items>(algorithm: &A, hint: Option<Hint>, charge: Charge, count: u
     }
 }
 
-/// Carries out a write on an item with these attributes, and returns one of them afterwards, if the write applies.
+/// Carries out a write on an item with these attributes. If it applies, returns the attribute `of` afterwards.
 fn carried_out(write: Write, item: &[(&str, String)], quota: Quota, of: &str) -> Option<u128> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -69,7 +69,7 @@ fn idle_writes_withstand_the_counterexamples() {
 fn busy_writes_withstand_the_counterexamples() {
     each("crates/dynamodb/src/items/bucket.rs: Bucket::busy", |case| {
         let (bucket, asked, count) = (bucket(case), charge(case, "waiting"), case.number("count"));
-        // As far as the writer knows, there is room for so many requests.
+        // As far as the writer knows, there is room for exactly `count` requests.
         let [burst, cost] = ["burst", "cost"].map(|input| case.number::<u128>(input));
         let room = (burst - u128::from(count) * cost) * case.number::<u128>("period");
         let at = case.number::<u128>("now") * case.number::<u128>("limit");
@@ -79,7 +79,7 @@ fn busy_writes_withstand_the_counterexamples() {
     });
 }
 
-/// Requests wait for a key that others have kept in debt, as far as this process knows.
+/// Requests wait for a key that, as far as this process knows, others have kept in debt.
 #[test]
 fn batches_withstand_the_counterexamples() {
     each("crates/dynamodb/src/items/bucket.rs: Items::guess", |case| {
@@ -131,13 +131,13 @@ fn windows_withstand_the_counterexamples() {
 }
 
 #[test]
-fn rooms_of_sliding_windows_withstand_the_counterexamples() {
+fn sliding_windows_withstand_the_counterexamples() {
     each("crates/dynamodb/src/items/sliding_window.rs: room", |case| {
         let quota = Quota::per(case.number("limit"), Duration::from_nanos(case.number("period")));
         let hint = Hint::Window { window: case.number("window"), previous: case.number("previous"), used: 0 };
         let asked = Charge { at: moment(case), cost: 1, count: 1 };
         let write = planned(&SlidingWindow::new(quota), Some(hint), asked, 1);
-        // What may be used beside the one request.
+        // The units that may be used beside the one request.
         let (_, most) = write.values.iter().find(|(place, _)| place == ":most").unwrap();
         [("room", most.as_n().unwrap().parse::<u128>().unwrap() + 1)]
     });

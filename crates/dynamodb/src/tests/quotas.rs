@@ -1,4 +1,4 @@
-//! Quotas that change, quotas of the keys' own, refunds and resets.
+//! Changing quotas, per-key quotas, refunds and resets.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::limiter::{Ask, Receipt};
@@ -8,14 +8,14 @@ use tower_sluice::{Limiter, PartitionKey};
 use super::service::Fate;
 use super::*;
 
-/// Returns what is left of the key.
+/// Returns the key's remaining units.
 async fn left<A: Kept>(limiter: &Over<A>) -> u64 {
     limiter.decide(&Ask::peek(&"key".into(), 0)).decided().await.unwrap().remaining()
 }
 
 /// While a change is rolled out, some processes have the old quota, and some the new one.
 #[tokio::test]
-async fn another_quota_keeps_the_tokens_that_are_owed() {
+async fn another_quota_keeps_the_owed_tokens() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
@@ -25,19 +25,20 @@ async fn another_quota_keeps_the_tokens_that_are_owed() {
     assert_eq!(admitted(&new, 5).await, 5);
     assert_eq!(left(&old).await, 1);
     assert_eq!((admitted(&old, 5).await, admitted(&new, 20).await, left(&old).await), (1, 10, 0));
-    // In an hour a hundred are restored.
+    // A hundred are restored per hour.
     clock.advance(Duration::from_secs(3_600));
     assert_eq!(left(&new).await, 20);
-    // The same tokens, a smaller bucket. Another process, since one remembers its rejections, by the true time.
+    // The debt is unchanged, and the bucket smaller. We use another process, because a process remembers its rejections
+    // by the true time.
     let new = with(Quota::per_hour(100).burst(20));
     let small = with(Quota::per_hour(100).burst(5));
     assert_eq!((admitted(&new, 18).await, left(&small).await, left(&new).await), (18, 0, 2));
 }
 
-/// A debt that is greater than the new bucket is kept, too: it is not taken for one from the future, and is paid at the
-/// new rate from the first request on, also if that is rejected.
+/// A debt greater than the new bucket is kept, too. It is not taken for a debt from the future, and from the first
+/// request on, it is paid at the new rate, even if that request is rejected.
 #[tokio::test]
-async fn a_debt_greater_than_the_new_bucket_is_kept() {
+async fn a_debt_above_the_bucket_is_kept() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
@@ -47,7 +48,7 @@ async fn a_debt_greater_than_the_new_bucket_is_kept() {
     let wait = ask(&small).await.unwrap().retry_after().expect("it is rejected");
     assert_eq!(wait, Duration::from_secs(81 * 3_600));
     assert_eq!(service.counts().writes, 2, "one that does not apply, and one that keeps the debt as it is now");
-    // The 90 hours in which it is paid: DynamoDB must not delete it sooner.
+    // The debt is paid in 90 hours, and DynamoDB must not delete the item sooner.
     let expiry: u64 = service.items()[0]["x"]["N"].as_str().unwrap().parse().unwrap();
     assert!(expiry > NOW.as_nanos() / 1_000_000_000 + 90 * 3_600, "{expiry}");
     clock.advance(wait - Duration::from_nanos(1));
@@ -57,10 +58,10 @@ async fn a_debt_greater_than_the_new_bucket_is_kept() {
     assert_eq!(left(&with(per_day(1_000))).await, 990);
 }
 
-/// Others change the item before each write of this process. It wrote without a pause until its time was over, said
+/// Others change the item before each write by this process. It wrote without a pause until its time was over, reported
 /// that DynamoDB had not answered, and after five such decisions its circuit breaker opened.
 #[tokio::test(start_paused = true)]
-async fn an_item_that_keeps_changing_is_an_error_of_its_own() {
+async fn contention_has_its_own_error() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock).timeout(Duration::from_millis(100));
     let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
@@ -92,8 +93,9 @@ async fn an_item_that_keeps_changing_is_an_error_of_its_own() {
     assert_eq!((sharing(&converting), left(&converting).await), ((1, 0), 1_993), "what others have added counts");
 }
 
+/// Another period starts a new window.
 #[tokio::test]
-async fn another_limit_keeps_the_count_of_a_window_and_another_period_starts_anew() {
+async fn a_window_survives_another_limit() {
     async fn check<A: Kept>(of: impl Fn(Quota) -> A) {
         let (service, clock) = service().await;
         let dynamo = dynamo(&service, &clock);
@@ -108,7 +110,7 @@ async fn another_limit_keeps_the_count_of_a_window_and_another_period_starts_ane
 }
 
 #[tokio::test]
-async fn a_key_may_have_a_quota_of_its_own() {
+async fn a_key_may_have_its_own_quota() {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(2)));
     let (key, own) = (PartitionKey::from("customer"), Some(per_day(5)));
@@ -120,9 +122,9 @@ async fn a_key_may_have_a_quota_of_its_own() {
     assert_eq!(super::admitted(&limiter, 10).await, 2);
 }
 
-/// Who asks for what is left does not know which quota the key has.
+/// A caller that asks for the remaining units does not know which quota the key has.
 #[tokio::test]
-async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
+async fn the_last_quota_shows_the_remaining_units() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         let limiter = limiter(&dynamo(&service, &clock), algorithm);
@@ -140,11 +142,11 @@ async fn what_is_left_is_shown_under_the_quota_of_the_last_charge() {
     check(SlidingWindow::new(per_day(2))).await;
 }
 
-/// Charges, and lets the refund come to its end.
+/// Charges, and waits until the refund is complete.
 async fn refunded<A: Kept>(service: &Service, limiter: &Over<A>, receipt: Receipt, cost: u64) {
     service.forget_counts();
     limiter.refund(&Ask::charge(&"key".into(), cost), receipt, cost);
-    // Its task is on this runtime, so it is done when no other has anything to do.
+    // Its task is on this runtime, so it is done when no other task has anything to do.
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
@@ -158,21 +160,21 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
     assert_eq!(left(&limiter).await, 6);
     refunded(&service, &limiter, decision.receipt(), 3).await;
     assert_eq!((service.counts().writes, left(&limiter).await), (1, 9));
-    // More than is owed: the rest is no gift.
+    // This refunds more than is owed, but the key does not gain units.
     refunded(&service, &limiter, decision.receipt(), 4).await;
     assert_eq!(left(&limiter).await, 10);
-    // After a charge under another quota, of the same rate.
+    // After a charge under another quota with the same rate.
     let decision = limiter.acquire(&"key".into(), 4).await.unwrap();
     let another = super::limiter(&dynamo, other);
     assert!(ask(&another).await.unwrap().is_allowed());
     refunded(&service, &limiter, decision.receipt(), 4).await;
     assert_eq!(left(&limiter).await, 9);
-    // What time has paid is not refunded again.
+    // Units that time has paid are not refunded again.
     let decision = limiter.acquire(&"key".into(), 4).await.unwrap();
     clock.advance(3 * period);
     refunded(&service, &limiter, decision.receipt(), 4).await;
     assert_eq!((service.counts().writes, left(&limiter).await), (0, 10));
-    // Nor what was reset.
+    // Units that were reset are not refunded again, either.
     let decision = limiter.acquire(&"key".into(), 4).await.unwrap();
     let _ = limiter.decide(&Ask::reset(&"key".into())).decided().await.unwrap();
     assert_eq!(left(&limiter).await, 10);
@@ -181,7 +183,7 @@ async fn refunds_return_what_is_owed<A: Kept>(algorithm: A, other: A, period: Du
 }
 
 #[tokio::test]
-async fn refunds_return_what_is_owed_for_a_charge() {
+async fn refunds_return_the_charges_debt() {
     let (quota, other, hour) = (Quota::per_hour(10), Quota::per_hour(20), Duration::from_secs(3_600));
     refunds_return_what_is_owed(TokenBucket::new(quota), TokenBucket::new(quota.burst(20)), hour).await;
     refunds_return_what_is_owed(FixedWindow::new(quota), FixedWindow::new(other), hour).await;
@@ -193,9 +195,9 @@ async fn refunds_return_what_is_owed_for_a_charge() {
     }
 }
 
-/// At another rate, how much of a charge time has paid is not known.
+/// At another rate, we do not know how much of a charge time has paid.
 #[tokio::test]
-async fn a_charge_of_a_bucket_stays_if_the_rate_changes() {
+async fn a_buckets_charge_survives_another_rate() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
@@ -206,9 +208,9 @@ async fn a_charge_of_a_bucket_stays_if_the_rate_changes() {
     assert_eq!((left(&old).await, left(&new).await), (5, 15));
 }
 
-/// Of a sliding window, a charge counts until the window after its own ends, and so does its refund.
+/// A sliding window's charge counts until the window after its own ends, and so does its refund.
 #[tokio::test]
-async fn a_refund_finds_the_window_of_its_charge() {
+async fn a_refund_finds_its_charges_window() {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock), SlidingWindow::new(Quota::per_hour(10)));
     let decision = limiter.acquire(&"key".into(), 10).await.unwrap();
@@ -218,9 +220,9 @@ async fn a_refund_finds_the_window_of_its_charge() {
     assert_eq!(left(&limiter).await, 10);
 }
 
-/// A first policy is charged, a second one rejects, and the first charge is refunded: as a layer does.
+/// A first policy is charged, a second one rejects, and the first charge is refunded, as a layer does.
 #[tokio::test]
-async fn what_a_second_policy_rejects_is_refunded_to_the_first() {
+async fn a_later_rejection_refunds_the_first_policy() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let broad = limiter(&dynamo, TokenBucket::new(per_day(10)));

@@ -23,7 +23,7 @@ async fn records() -> (DynamoRecords, Service, ManualClock) {
     (dynamo(&service, &clock).records(), service, clock)
 }
 
-/// By the clock of this machine, since leases end while a suite runs.
+/// By this machine's clock, since leases end while a suite runs.
 async fn by_wall_clock() -> [DynamoRecords; 2] {
     let (service, _) = service().await;
     service.send_no_date();
@@ -31,7 +31,7 @@ async fn by_wall_clock() -> [DynamoRecords; 2] {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_read_and_swapped_as_a_plain_map() {
+async fn records_match_a_plain_map() {
     check_records(records().await.0, seed_of(31)).await;
 }
 
@@ -47,11 +47,12 @@ async fn records_count_units_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn departures_are_those_of_a_plain_list() {
+async fn departures_match_a_plain_list() {
     check_departures(by_wall_clock().await, seed_of(34)).await;
 }
 
-/// A record has its lifetime, by the clock, and then there is none, although DynamoDB may delete its item days later.
+/// A record has its lifetime by the clock. Afterwards it does not exist, although DynamoDB may delete its item days
+/// later.
 #[tokio::test]
 async fn a_record_ends_with_its_lifetime() {
     let (records, service, clock) = records().await;
@@ -67,7 +68,7 @@ async fn a_record_ends_with_its_lifetime() {
     assert!(!swap(Some(b"2"), Some(b"3")).await);
     assert!(!swap(Some(b"2"), None).await);
     assert!(swap(None, Some(b"4")).await);
-    // One that never ends, of no bytes.
+    // This record never ends, and is empty.
     assert!(records.swap("a:b:d", None, Some(b""), Duration::MAX, limits()).await.unwrap());
     clock.advance(100 * 365 * DAY);
     assert_eq!(read("a:b:d").await.as_deref(), Some(&b""[..]));
@@ -75,7 +76,7 @@ async fn a_record_ends_with_its_lifetime() {
     assert_eq!(expiries.iter().filter(|expiry| expiry.is_none()).count(), 1, "{expiries:?}");
 }
 
-/// The clock of a process that begins is an hour ahead. Its first swap would end an hour late.
+/// A new process's clock is an hour ahead, so its first swap would end an hour late.
 #[tokio::test]
 async fn a_wrong_clock_swaps_nothing() {
     let (_, service, clock) = records().await;
@@ -87,7 +88,7 @@ async fn a_wrong_clock_swaps_nothing() {
     assert!(service.items().is_empty());
 }
 
-/// A name that no record can have is the caller's mistake, and stops no other limiter.
+/// An invalid name for a record is the caller's mistake, and does not affect other limiters.
 #[tokio::test]
 async fn an_impossible_name_opens_no_breaker() {
     let (records, ..) = records().await;
@@ -98,9 +99,9 @@ async fn an_impossible_name_opens_no_breaker() {
     assert!(records.swap("a:b:c", None, Some(b"1"), MINUTE, limits()).await.unwrap());
 }
 
-/// The item of a limiter is never that of another one's record, whatever they are called.
+/// A limiter's item is never another limiter's record, with any names.
 #[tokio::test]
-async fn a_limiter_and_its_records_share_no_item() {
+async fn limiters_and_records_share_no_item() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let limiter = limiter(&dynamo, tower_sluice::TokenBucket::new(per_day(2)));
@@ -111,13 +112,13 @@ async fn a_limiter_and_its_records_share_no_item() {
     assert_eq!(service.items().len(), 2);
 }
 
-/// What the guide says of prices.
+/// The guide states these prices.
 #[tokio::test]
-async fn requests_in_flight_queues_and_balances_have_known_costs() {
+async fn limiters_on_records_have_known_costs() {
     let (records, service, _) = records().await;
     let key = PartitionKey::from("key");
     let counted = async |expected: [u32; 2], what: &str| {
-        // What follows in the background.
+        // Lets the background tasks finish.
         for _ in 0..50 {
             tokio::task::yield_now().await;
         }
@@ -125,7 +126,7 @@ async fn requests_in_flight_queues_and_balances_have_known_costs() {
         assert_eq!([reads, writes], expected, "{what}");
         service.forget_counts();
     };
-    // Of two processes: one knows by itself that its own requests fill the limit.
+    // Two processes, one of which knows by itself that its own requests fill the limit.
     let [in_flight, other] = [(), ()].map(|()| SharedConcurrency::new(records.clone(), "in-flight", 1));
     let held = in_flight.acquire(&key, 1).await.unwrap();
     counted([1, 1], "a request is admitted").await;
@@ -156,9 +157,9 @@ async fn requests_in_flight_queues_and_balances_have_known_costs() {
     counted([1, 0], "a request without units").await;
 }
 
-/// The answer to the swap is lost: the payment is entered once, however often it is reported.
+/// If the answer to the swap is lost, the payment is entered once, even if it is reported again.
 #[tokio::test]
-async fn a_payment_counts_once_though_answers_are_lost() {
+async fn a_payment_with_lost_answers_counts_once() {
     let (records, service, _) = records().await;
     let balance = Arc::new(SharedBalance::new(records, "bought"));
     let credit = || Credit::units(10).reference("invoice-1");

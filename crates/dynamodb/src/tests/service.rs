@@ -1,4 +1,4 @@
-//! DynamoDB in this process: an emulator, and what may go wrong on the way to it.
+//! DynamoDB in this process: an emulator, and the faults on the way to it.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,14 +18,14 @@ use dynoxide::{Database, errors};
 use serde_json::Value;
 use tower_sluice::time::{Clock, ManualClock};
 
-/// What happens to a request.
+/// A request's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is carried out and answered.
     Answered,
-    /// It is carried out after so long, and answered.
+    /// It is carried out after this time, and answered.
     Delayed(Duration),
-    /// It is carried out, and answered after so long.
+    /// It is carried out, and answered after this time.
     Late(Duration),
     /// It is carried out, and the connection ends before the answer.
     AnswerLost,
@@ -43,7 +43,7 @@ pub(super) enum Fate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) writes: u32,
-    /// Those of the writes whose condition did not hold.
+    /// Writes whose condition did not hold.
     pub(super) unmet: u32,
     pub(super) reads: u32,
 }
@@ -60,7 +60,7 @@ struct Inner {
     last_write: Mutex<Option<Value>>,
 }
 
-/// The service. Clones are the same.
+/// The service. Clones share it.
 #[derive(Clone)]
 pub(super) struct Service(Arc<Inner>);
 
@@ -77,7 +77,7 @@ impl Service {
         }))
     }
 
-    /// What an application hands in. It retries, as the SDK does by default.
+    /// The client as an application passes it in. It retries, as the SDK does by default.
     pub(super) fn client(&self) -> Client {
         let connector = SharedHttpConnector::new(self.clone());
         let config = Config::builder()
@@ -92,12 +92,12 @@ impl Service {
         Client::from_conf(config.build())
     }
 
-    /// From now on, what happens to requests is decided by their operation.
+    /// From now on, a request's fate depends on its operation.
     pub(super) fn decide(&self, fate: impl FnMut(&str) -> Fate + Send + 'static) {
         *self.0.fate.lock().unwrap() = Box::new(fate);
     }
 
-    /// From now on, this happens to all requests.
+    /// From now on, all requests have this fate.
     pub(super) fn all(&self, fate: Fate) {
         self.decide(move |_| fate);
     }
@@ -134,13 +134,13 @@ impl Service {
         self.call("CreateTable", &table);
     }
 
-    /// Makes a request of the test itself.
+    /// Makes a request by the test itself.
     pub(super) fn call(&self, operation: &str, request: &Value) -> Value {
         let answer = self.carry_out(operation, &request.to_string());
         serde_json::from_str(&answer.expect("the emulator takes it")).expect("JSON")
     }
 
-    /// All items of the table.
+    /// All items in the table.
     pub(super) fn items(&self) -> Vec<Value> {
         let answer = self.call("Scan", &serde_json::json!({ "TableName": super::TABLE }));
         answer["Items"].as_array().expect("a list").clone()
@@ -166,7 +166,7 @@ impl Service {
         let mut counts = self.lock_counts();
         match operation {
             "GetItem" => {
-                // A stale read would make writes fail that need not.
+                // A stale read would make writes fail unnecessarily.
                 assert!(body.contains(r#""ConsistentRead":true"#), "{body}");
                 counts.reads += 1;
             }
@@ -198,7 +198,7 @@ impl Service {
     }
 
     async fn answer(self, operation: String, body: String) -> Result<HttpResponse, ConnectorError> {
-        // The network: others run before and after.
+        // The network: other tasks run before and after.
         tokio::task::yield_now().await;
         let fate = (self.0.fate.lock().unwrap())(&operation);
         let carry_out = || {

@@ -1,4 +1,4 @@
-//! Bans and debts that processes share, since they are kept in the items of the budgets.
+//! Bans and debts that processes share, because the budgets' items hold them.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -11,10 +11,10 @@ use tower_sluice::{Penalty, Policy, RateLimitLayer, Settlement};
 
 use super::*;
 
-/// Longer than any wait without it.
+/// Longer than any wait without a ban.
 const BAN: Duration = Duration::from_secs(7 * 86_400);
 
-/// One process with ten units a day, of which a request takes as many as its query says.
+/// One process with ten units a day. A request's query is its cost.
 pub(super) fn process<A: Kept>(service: &Service, clock: &ManualClock, algorithm: A) -> RateLimitLayer {
     let policy = Policy::new("api", limiter(&dynamo(service, clock), algorithm)).key(User::key());
     let policy = policy.cost_fn(|request| request.uri().query().map_or(1, |cost| cost.parse().unwrap()));
@@ -35,7 +35,7 @@ pub(super) async fn wait(layer: &RateLimitLayer, cost: u64, settled: u64) -> u64
     headers.get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
 }
 
-/// What is done in the background is done when no other task has anything to do.
+/// Background work is done when no other task has anything to do.
 pub(super) async fn settled() {
     for _ in 0..1_000 {
         tokio::task::yield_now().await;
@@ -72,8 +72,9 @@ async fn bans<A: Kept>(algorithm: A, letter: &str) {
     assert!(wait(&process(), 1, 1).await > 0, "{letter}");
 }
 
+/// They need no further request.
 #[tokio::test]
-async fn what_one_process_bans_all_reject_without_a_further_request() {
+async fn all_processes_reject_a_banned_key() {
     bans(TokenBucket::new(per_day(10)), "bucket").await;
     bans(SlidingWindow::new(per_day(10)), "sliding window").await;
     bans(FixedWindow::new(per_day(10)), "fixed window").await;
@@ -94,7 +95,7 @@ async fn resets<A: Kept>(algorithm: A) {
 }
 
 #[tokio::test]
-async fn a_reset_in_one_process_lifts_the_ban_in_all() {
+async fn one_reset_lifts_the_ban_everywhere() {
     resets(TokenBucket::new(per_day(10))).await;
     resets(SlidingWindow::new(per_day(10))).await;
     resets(FixedWindow::new(per_day(10))).await;
@@ -111,7 +112,7 @@ async fn debts<A: Kept>(algorithm: A, letter: &str) {
     assert!(left > 86_400 && left < 3 * 86_400, "{letter}: {left}");
     let counts = service.counts();
     assert_eq!(counts.reads + counts.writes, 1, "{letter}");
-    // Another one adds up.
+    // Another debt adds to it.
     clock.advance(Duration::from_secs(left - 1));
     assert!(wait(&process(), 1, 1).await > 0, "{letter}");
     clock.advance(Duration::from_secs(1));
@@ -122,7 +123,7 @@ async fn debts<A: Kept>(algorithm: A, letter: &str) {
 }
 
 #[tokio::test]
-async fn what_a_request_costs_in_one_process_is_owed_in_all() {
+async fn all_processes_see_a_debt() {
     debts(TokenBucket::new(per_day(10)), "bucket").await;
     debts(SlidingWindow::new(per_day(10)), "sliding window").await;
     debts(FixedWindow::new(per_day(10)), "fixed window").await;

@@ -5,8 +5,9 @@ use tower_sluice::algorithm::TokenBucket;
 
 use super::*;
 
+/// Its items expire.
 #[tokio::test(start_paused = true)]
-async fn a_table_is_created_once_and_its_items_expire() {
+async fn a_table_is_created_once() {
     let clock = ManualClock::starting_at(NOW);
     let service = Service::new(clock.clone());
     let dynamo = dynamo(&service, &clock);
@@ -40,7 +41,7 @@ async fn a_table_with_another_key_is_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_table_that_does_not_exist_is_reported_with_the_cure() {
+async fn a_missing_table_has_a_cure() {
     let clock = ManualClock::starting_at(NOW);
     let dynamo = dynamo(&Service::new(clock.clone()), &clock);
     let error = ask(&limiter(&dynamo, TokenBucket::new(per_day(1)))).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! Quotas of up to 10^15 − 1 units: to the unit, and in items that are small still.
+//! Quotas up to 10^15 − 1 units, exact to the unit, in items that are still small.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use serde_json::Value;
@@ -22,7 +22,7 @@ async fn month<A: Kept>(algorithm: A, seed: u64) {
 }
 
 #[tokio::test]
-async fn two_processes_send_ten_terabytes_of_a_month_to_the_byte() {
+async fn two_processes_send_exactly_ten_terabytes() {
     let quota = Quota::per(MONTH_BYTES, 30 * DAY);
     month(TokenBucket::new(quota), 1).await;
     month(FixedWindow::new(quota), 2).await;
@@ -35,9 +35,9 @@ async fn left<A: Kept>(limiter: &Over<A>) -> u64 {
     limiter.decide(&Ask::peek(&"key".into(), 0)).decided().await.unwrap().remaining()
 }
 
-/// Of ten terabytes a month, a byte is restored in 259.2 ns.
+/// At ten terabytes a month, a byte is restored in 259.2 ns.
 #[tokio::test]
-async fn a_byte_of_ten_terabytes_is_restored_to_the_nanosecond() {
+async fn a_byte_is_restored_to_the_nanosecond() {
     let (service, clock) = service().await;
     let process = || limiter(&dynamo(&service, &clock), TokenBucket::new(Quota::per(MONTH_BYTES, 30 * DAY)));
     assert_eq!(process().acquire(&"key".into(), MONTH_BYTES - 1).await.unwrap().remaining(), 1);
@@ -47,16 +47,16 @@ async fn a_byte_of_ten_terabytes_is_restored_to_the_nanosecond() {
     assert_eq!(ask(&process()).await.unwrap().retry_after(), Some(Duration::from_nanos(1)));
     clock.advance(Duration::from_nanos(1));
     assert!(ask(&process()).await.unwrap().is_allowed());
-    // Not a byte more until 518.4 ns.
+    // The next byte is restored at 518.4 ns.
     clock.advance(Duration::from_nanos(258));
     assert!(!ask(&process()).await.unwrap().is_allowed());
     clock.advance(Duration::from_nanos(1));
     assert!(ask(&process()).await.unwrap().is_allowed());
 }
 
-/// What is owed of a wide quota is owed under a narrow one, and the reverse.
+/// Units owed under a wide quota are owed under a narrow one, and the reverse.
 #[tokio::test]
-async fn quotas_of_both_widths_share_what_a_key_owes() {
+async fn quotas_of_both_widths_share_debts() {
     let (service, clock) = service().await;
     let dynamo = dynamo(&service, &clock);
     let with = |quota| limiter(&dynamo, TokenBucket::new(quota));
@@ -65,7 +65,7 @@ async fn quotas_of_both_widths_share_what_a_key_owes() {
     assert_eq!(left(&with(wide)).await, Quota::MAX_UNITS - 4);
     let owed = 1_000_000_000_004;
     assert_eq!(with(wide).acquire(&"key".into(), owed - 4).await.unwrap().remaining(), Quota::MAX_UNITS - owed);
-    // Ten a day pay that in some hundred million years. The item expires when no clock shows a time any more.
+    // Ten units a day pay that in some hundred million years. The item expires at the end of the clocks' range.
     let rejection = ask(&with(narrow)).await.unwrap();
     let days = rejection.retry_after().unwrap().as_secs() / 86_400;
     assert_eq!((rejection.is_allowed(), days), (false, (owed - 10) / 10));
@@ -74,7 +74,7 @@ async fn quotas_of_both_widths_share_what_a_key_owes() {
 }
 
 #[tokio::test]
-async fn limits_of_both_widths_share_the_count_of_a_window() {
+async fn limits_of_both_widths_share_counts() {
     async fn check<A: Kept>(of: impl Fn(Quota) -> A) {
         let (service, clock) = service().await;
         let dynamo = dynamo(&service, &clock);
@@ -90,7 +90,7 @@ async fn limits_of_both_widths_share_the_count_of_a_window() {
 }
 
 #[tokio::test]
-async fn wide_charges_are_refunded_to_the_unit() {
+async fn wide_charges_are_refunded_exactly() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         let limiter = limiter(&dynamo(&service, &clock), algorithm);
@@ -110,7 +110,7 @@ async fn wide_charges_are_refunded_to_the_unit() {
     check(SlidingWindow::new(greatest())).await;
 }
 
-/// The numbers in a write have at most 38 digits, or DynamoDB would refuse it.
+/// A write's numbers have at most 38 digits. DynamoDB would refuse longer ones.
 fn check_digits(write: &Write) {
     for (place, value) in &write.values {
         if let AttributeValue::N(number) = value {
@@ -119,7 +119,7 @@ fn check_digits(write: &Write) {
     }
 }
 
-/// All writes of an algorithm, at the last instant of all clocks, for more requests than fit.
+/// Checks all writes by an algorithm at the last instant of all clocks, for more requests than fit.
 fn check_writes<A: Items + Portable>(algorithm: &A) {
     let last = Moment { now: Timestamp::MAX, error: Duration::from_secs(1) };
     for (cost, at) in [1, 2, Quota::MAX_UNITS / 3, Quota::MAX_UNITS].into_iter().flat_map(|cost| {
@@ -156,7 +156,8 @@ fn no_number_has_more_than_38_digits() {
     check_writes(&tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS));
 }
 
-/// As DynamoDB counts: names and texts by their bytes; of a number, half a byte per digit, and at most two.
+/// The item's size by DynamoDB's rules: names and texts count by their bytes, and a number takes half a byte per digit,
+/// and at most two bytes more.
 fn size(item: &Value) -> usize {
     let value = |value: &Value| {
         let text = value["S"].as_str().map(str::len);
@@ -168,7 +169,7 @@ fn size(item: &Value) -> usize {
 /// A standing: four times, and a reason.
 const STANDING: usize = 4 * (1 + 12) + 1 + OverrideReason::LONGEST;
 
-/// Returns the size of the item of a limiter with this name.
+/// Returns the size of an item whose limiter has this name.
 async fn size_of<A: Kept>(name: &str, algorithm: A) -> usize {
     let (service, clock) = service().await;
     let limiter = RateLimiter::new(algorithm.clone(), DynamoStore::new(&dynamo(&service, &clock), name));
@@ -181,7 +182,7 @@ async fn size_of<A: Kept>(name: &str, algorithm: A) -> usize {
 
 /// So each write takes one write unit (1,024 bytes), and each read one read unit.
 #[tokio::test]
-async fn items_of_the_greatest_quotas_are_below_a_kilobyte() {
+async fn the_greatest_items_are_below_a_kilobyte() {
     async fn check<A: Kept>(algorithm: A) {
         let usual = size_of("downloads", algorithm.clone()).await;
         let greatest = size_of(&"n".repeat(255), algorithm.clone()).await + STANDING;

@@ -1,4 +1,4 @@
-//! What decisions cost, by counting requests.
+//! The cost of decisions, by counting requests.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use super::effort::rounds;
 use super::service::Counts;
 use super::*;
 
-/// Returns the writes per thousand admitted requests, and how many were admitted, of so many processes that take turns
-/// at random, at so many percent of the limit: about one request in ten milliseconds, at random.
+/// Returns the writes per thousand admitted requests, and how many were admitted. `processes` processes take turns at
+/// random, at `percent` percent of the limit, with about one request in ten milliseconds, at random.
 async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64) -> (u64, u64) {
     let (service, clock) = service().await;
     let mut random = Random::of_trial(seed);
-    // So many that a burst of chance is no rejection.
+    // The burst is large enough that no random cluster is rejected.
     let quota = Quota::per(10_000 / percent, Duration::from_secs(1)).burst(1_000);
     let limiters: Vec<_> =
         (0..processes).map(|_| limiter(&dynamo(&service, &clock), TokenBucket::new(quota))).collect();
@@ -33,17 +33,17 @@ async fn writes_per_thousand(processes: u64, percent: u64, count: u64, seed: u64
 }
 
 #[tokio::test]
-async fn one_process_makes_one_write_per_decision_of_a_bucket() {
+async fn one_process_writes_once_per_bucket_decision() {
     for percent in [5, 50, 80, 95] {
         let (writes, _) = writes_per_thousand(1, percent, rounds(150, 1_500) as u64, percent).await;
         assert_eq!(writes, 1_000, "at {percent} % of the limit");
     }
 }
 
-/// More than this is not proved: at half of the limit, a process that knows nothing of the others is wrong half of the
-/// time.
+/// A bucket takes at most one and a half writes per decision: at half of the limit, a process that knows nothing about
+/// the others is wrong half of the time.
 #[tokio::test]
-async fn many_processes_make_at_most_one_and_a_half_writes_per_decision_of_a_bucket() {
+async fn many_processes_rarely_write_twice() {
     for processes in [4, 32] {
         for percent in [5, 50, 80, 95].into_iter().step_by(rounds(3, 1)) {
             let (writes, requests) = writes_per_thousand(processes, percent, 1_500, percent).await;
@@ -84,8 +84,7 @@ async fn windows_take_one_write_per_decision() {
     }
 }
 
-/// A thousand rejections after the limit of one: nothing is written, and what is read verifies the rejection once in
-/// half a second.
+/// After a limit of one, a thousand rejections write nothing, and a read verifies the rejection once per half second.
 async fn rejections_write_nothing<A: Kept>(algorithm: A) {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock), algorithm);
@@ -105,7 +104,7 @@ async fn known_rejections_write_nothing() {
     rejections_write_nothing(SlidingWindow::new(per_day(1))).await;
 }
 
-/// Half a second later, or after a refund, a rejection is verified: by a read, which costs less than a write that does
+/// Half a second later, or after a refund, a read verifies the rejection, because it costs less than a write that does
 /// nothing.
 #[tokio::test]
 async fn a_rejection_is_verified_by_a_read() {
@@ -116,7 +115,7 @@ async fn a_rejection_is_verified_by_a_read() {
         clock.advance(Duration::from_secs(3 * 86_400));
         assert_eq!(admitted(&limiter, 3).await, 2);
         service.forget_counts();
-        // Time has paid for it, so there is nothing to refund; but this process may no longer know of a rejection.
+        // Time has paid for it, so there is nothing to refund; but this process may no longer know about a rejection.
         limiter.refund(&Ask::charge(&"key".into(), 1), first.receipt(), 1);
         assert_eq!(admitted(&limiter, 1).await, 0);
         assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1 });
@@ -126,17 +125,17 @@ async fn a_rejection_is_verified_by_a_read() {
     check(SlidingWindow::new(per_day(2))).await;
 }
 
-/// A login is charged, and refunded if it succeeds. Each of 200 such logins took three writes of a bucket, 599 in all:
+/// A login is charged, and refunded if it succeeds. With a bucket, 200 such logins took 599 writes, three each, because
 /// the next charge was predicted by the debt from before the refund.
 #[tokio::test]
-async fn a_charge_and_its_refund_take_two_writes() {
+async fn a_refunded_charge_takes_two_writes() {
     async fn check<A: Kept>(algorithm: A) {
         let (service, clock) = service().await;
         let limiter = limiter(&dynamo(&service, &clock), algorithm);
         for login in 0..=200 {
             let decision = ask(&limiter).await.unwrap();
             limiter.refund(&Ask::charge(&"key".into(), 1), decision.receipt(), 1);
-            // The refund is made in the background: a few steps.
+            // The refund is made in the background within a few steps.
             for _ in 0..50 {
                 tokio::task::yield_now().await;
             }
@@ -153,11 +152,11 @@ async fn a_charge_and_its_refund_take_two_writes() {
     check(SlidingWindow::new(per_day(1_000))).await;
 }
 
-/// An attacker uses many keys up, and goes on with each of them. To ask again costs a read per key: for one in ten of
-/// 1,000 keys it cost a write that does nothing, which is five times as dear, since hints lose their places to other
+/// An attacker uses up many keys, and keeps sending with each. Verifying costs a read per key. For one in ten of 1,000
+/// keys it cost a write that does nothing, which is five times as expensive, since hints lose their places to other
 /// keys.
 #[tokio::test]
-async fn keys_that_are_known_to_be_used_up_are_verified_by_reads() {
+async fn used_up_keys_are_verified_by_reads() {
     let (service, clock) = service().await;
     let limiter = limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(1)));
     let keys: Vec<_> = (0..1_000_u64).map(PartitionKey::from).collect();
@@ -166,11 +165,11 @@ async fn keys_that_are_known_to_be_used_up_are_verified_by_reads() {
     }
     service.forget_counts();
     for key in &keys {
-        // As much as there is: that asks although the rejection is known, without waiting for half a second.
+        // `Mode::UpTo` asks although the rejection is known, without waiting for half a second.
         assert!(!limiter.decide(&Ask::charge(key, 1).to(Mode::UpTo)).decided().await.unwrap().is_allowed());
     }
     assert_eq!(service.counts(), Counts { writes: 0, unmet: 0, reads: 1_000 });
-    // A key that was reset by another process is charged after the read.
+    // A key that another process has reset is charged after the read.
     let other = super::limiter(&dynamo(&service, &clock), TokenBucket::new(per_day(1)));
     let _ = other.decide(&Ask::reset(&keys[0])).decided().await.unwrap();
     service.forget_counts();
@@ -178,8 +177,9 @@ async fn keys_that_are_known_to_be_used_up_are_verified_by_reads() {
     assert_eq!(service.counts().reads, 1);
 }
 
+/// Leases of fifty take three writes per hundred decisions.
 #[tokio::test]
-async fn leases_of_fifty_take_three_writes_per_hundred_decisions() {
+async fn leases_take_few_writes() {
     let (service, clock) = service().await;
     let store = DynamoStore::new(&dynamo(&service, &clock), "test").leasing(50, Duration::from_secs(60));
     let limiter = RateLimiter::new(TokenBucket::new(per_day(1_000_000)), store);
@@ -188,7 +188,7 @@ async fn leases_of_fifty_take_three_writes_per_hundred_decisions() {
     assert!(writes <= 300, "{writes} writes for 10,000 decisions");
 }
 
-/// Sixty-four requests that come together: the first in a call of its own, the others in one.
+/// Sixty-four requests come together: the first makes its own call, and the others share one.
 #[tokio::test]
 async fn requests_that_come_together_share_a_write() {
     let (service, clock) = service().await;
@@ -204,6 +204,6 @@ async fn requests_that_come_together_share_a_write() {
         admitted += u32::from(task.await.unwrap());
     }
     assert_eq!(admitted, 40);
-    // The shared call first expects that all fit, and is then told what does.
+    // The shared call first expects that all fit, and then learns how many do.
     assert_eq!(service.counts(), Counts { writes: 2, unmet: 0, reads: 1 });
 }

@@ -1,4 +1,4 @@
-//! A pool of `bb8`, with the connections of `bb8-postgres`.
+//! A `bb8` pool, with connections by `bb8-postgres`.
 
 use std::fmt;
 use std::future::Future;
@@ -33,8 +33,8 @@ where
     }
 }
 
-/// The task of the connection belongs to `bb8-postgres`. It keeps the socket open until the last answer has come. So an
-/// abandoned connection is told to end its own backend when its statement has ended, and the server closes the socket.
+/// The connection's task belongs to `bb8-postgres`, which keeps the socket open until the last answer has come. So we
+/// make an abandoned connection end its own backend after its statement, and the server closes the socket.
 impl Owner for Client {
     fn client(&self) -> &Client {
         self
@@ -45,7 +45,7 @@ impl Owner for Client {
             return;
         }
         let mut last = pin!(self.simple_query("SELECT pg_terminate_backend(pg_backend_pid())"));
-        // The first poll gives the statement to the task. Nobody waits for its answer.
+        // The first poll gives the statement to the task. We do not wait for its answer.
         let _ = last.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -1,4 +1,4 @@
-//! A pool of `deadpool-postgres`.
+//! A `deadpool-postgres` pool.
 
 use deadpool::managed::Manager as _;
 use deadpool_postgres::{ClientWrapper, Pool};
@@ -25,7 +25,7 @@ impl Connect for Pool {
     }
 }
 
-/// When it is dropped, it aborts the task of its connection, which closes the socket.
+/// Dropping it aborts its connection's task, which closes the socket.
 impl Owner for ClientWrapper {
     fn client(&self) -> &Client {
         self

@@ -15,21 +15,21 @@ use std::pin::Pin;
 
 use crate::fault::PostgresFault;
 
-/// A pool of connections: of `deadpool-postgres` (feature `deadpool`, on by default), of `bb8` with `bb8-postgres`
-/// (feature `bb8`), or of `sqlx` (feature `sqlx`).
+/// A pool of connections: by `deadpool-postgres` (feature `deadpool`, on by default), by `bb8` with `bb8-postgres`
+/// (feature `bb8`), or by `sqlx` (feature `sqlx`).
 ///
-/// The store takes from it the address, the credentials, TLS, and how many connections there may be. It makes
-/// connections of its own with these, at most as many as the pool may have, and gives none of them to the rest of the
-/// program. So the program's slow queries take no connection from the limits, a connection that takes longer than a
-/// request waits is still made, and settings for the limits' statements reach no other statement.
+/// The store takes the address, the credentials, TLS, and the number of connections from it. With these it makes its
+/// own connections, at most as many as the pool may have, and does not give them to the rest of the program. So the
+/// program's slow queries take no connection from the limits, a connection that takes longer than a request waits is
+/// still made, and settings for the limits' statements affect no other statement.
 ///
-/// Hooks that a pool runs when it makes a connection (`post_create` of deadpool, `after_connect` of sqlx) are not run.
-/// A connection customizer of bb8 is.
+/// Hooks that a pool runs when it makes a connection (`post_create` in deadpool, `after_connect` in sqlx) are not run.
+/// A connection customizer in bb8 is.
 pub trait Pool: sealed::Connect {}
 
 impl<P: sealed::Connect> Pool for P {}
 
-/// The rows of an answer.
+/// An answer's rows.
 pub(crate) type Answer = Result<Vec<Vec<Value>>, PostgresFault>;
 
 /// A statement that a driver carries out.
@@ -38,7 +38,7 @@ pub(crate) type Running<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
 /// A connection that a driver makes.
 pub(crate) type Connecting<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Session>, PostgresFault>> + Send + 'a>>;
 
-/// A parameter, or a field of a row.
+/// A parameter, or a field in a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// An `int8`.
@@ -71,24 +71,25 @@ pub(crate) mod sealed {
         #[doc(hidden)]
         fn max_connections(&self) -> usize;
 
-        /// Makes a connection. If this is dropped, none is made.
+        /// Makes a connection. If the future is dropped, the connection is not made.
         #[doc(hidden)]
         fn connect(&self) -> Connecting<'_>;
     }
 
     /// A connection. Dropping it closes it.
     pub trait Session: Send {
-        /// Sends a statement: prepared once per connection if `is_prepared`, and otherwise parsed anew. After an
-        /// answer, the connection is ready for the next statement. If this is dropped, the connection must be
-        /// [abandoned](Self::abandon).
+        /// Sends a statement. It is prepared once per connection if `is_prepared`, and otherwise parsed each time.
+        /// After an answer, the connection is ready for the next statement. If the future is dropped, the connection
+        /// must be [abandoned](Self::abandon).
         #[doc(hidden)]
         fn query<'a>(&'a mut self, text: &'a str, parameters: &'a [Value], is_prepared: bool) -> Running<'a>;
 
-        /// Whether the driver has noticed that it was closed.
+        /// Whether the driver has noticed that the connection was closed.
         #[doc(hidden)]
         fn is_closed(&self) -> bool;
 
-        /// Closes it, although its statement has not ended. `has_backend` says that its backend serves no other client.
+        /// Closes the connection, although its statement has not ended. `has_backend` says that its backend serves no
+        /// other client.
         #[doc(hidden)]
         fn abandon(self: Box<Self>, has_backend: bool);
     }

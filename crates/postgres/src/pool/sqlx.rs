@@ -1,4 +1,4 @@
-//! A pool of `sqlx`.
+//! An `sqlx` pool.
 
 use sqlx::error::Error;
 use sqlx::postgres::{PgConnection, PgDatabaseError, PgPool, PgRow};
@@ -36,7 +36,7 @@ impl Session for PgConnection {
         })
     }
 
-    /// It does not say.
+    /// The driver does not report it.
     fn is_closed(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What the pools of `tokio-postgres` share: connections, parameters, rows and errors.
+//! The common part of pools over `tokio-postgres`: connections, parameters, rows and errors.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use tokio_postgres::{Client, Column, Row, Statement};
 use super::{Answer, Running, Session, Value};
 use crate::fault::{self, FaultKind, PostgresFault};
 
-/// The client of a connection, in the type that its pool makes.
+/// A connection's client, in the type that its pool makes.
 pub(super) trait Owner: Send + Sync + Sized + 'static {
     fn client(&self) -> &Client;
 

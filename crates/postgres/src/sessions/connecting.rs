@@ -1,12 +1,12 @@
 //! The task that makes connections while requests need them.
 //!
-//! An attempt has a minute, which is PostgreSQL's own limit (`authentication_timeout`), and goes on when its request
-//! has given up. So the store also uses a server that connects more slowly than requests wait.
+//! An attempt has a minute, which is PostgreSQL's own limit (`authentication_timeout`), and continues after its request
+//! has given up. So the store can use a server that connects more slowly than requests wait.
 //!
-//! If the network has lost the bytes of an attempt, the attempt stays silent. So while the store has no connection, and
-//! all attempts are silent (for half a second, or twice the time that the last connection took), it makes one more
-//! attempt, the probe. A silent probe is replaced by the next one. So a probe connects soon after the network is back.
-//! When an attempt connects, the attempts that began well before it are given up.
+//! If the network has lost an attempt's bytes, the attempt stays silent. So while the store has no connection, and all
+//! attempts have been silent for half a second and for twice the time that the last connection took, it makes one more
+//! attempt, the probe. A silent probe is replaced by the next one, so a probe connects soon after the network is back.
+//! When an attempt connects, we give up the attempts that began well before it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +23,14 @@ use crate::sql;
 /// How long an attempt may take.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// After this, an attempt may have lost its bytes, or after twice the time that the last connection took.
+/// An attempt may have lost its bytes after this time, or after twice the time that the last connection took if that is
+/// longer.
 const SILENT: Duration = Duration::from_millis(500);
 
-/// How many attempts are made at once, so that a server is not flooded by those that serve each other's requests.
+/// How many attempts are made at once, so that many requests for a few connections do not flood the server.
 const MOST: usize = 4;
 
-/// The pauses after attempts that have failed.
+/// The pauses after failed attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -52,7 +53,7 @@ struct Attempts {
     silent_after: Duration,
 }
 
-/// Whether the task is needed any longer, and when it must look again.
+/// Whether the task is still needed, and when it must look again.
 enum Plan {
     End,
     Wait(Option<Instant>),
@@ -94,7 +95,7 @@ impl Inner {
         timeout(LONGEST, connect).await.unwrap_or_else(|_| Err(late()))
     }
 
-    /// Counts a new connection, and tells the circuit breakers.
+    /// Counts a new connection, and notifies the circuit breakers.
     fn connected(self: &Arc<Self>, (session, marker): (Box<dyn Session>, String), took: Duration) {
         let generation = {
             let mut state = self.lock();
@@ -107,7 +108,8 @@ impl Inner {
         self.tell_breakers();
     }
 
-    /// Tells the waiting requests why no connection was made. If a connection is in use, they wait for it.
+    /// Passes the reason why no connection was made to the waiting requests. If a connection is in use, they wait for
+    /// it.
     fn failed(&self, fault: &PostgresFault, retry_at: Instant) {
         let waiters = {
             let mut state = self.lock();
@@ -121,12 +123,12 @@ impl Inner {
 }
 
 impl super::State {
-    /// After this, an attempt may have lost its bytes.
+    /// The time after which an attempt may have lost its bytes.
     fn silent_after(&self) -> Duration {
         SILENT.max(self.connecting_took.saturating_mul(2))
     }
 
-    /// How many connections are needed, beside those that there are.
+    /// How many more connections are needed.
     fn needs(&mut self, now: Instant) -> usize {
         self.waiters.retain(|waiter| !waiter.is_closed());
         let is_wanted = self.live == 0 && self.wanted_until.is_some_and(|until| now < until);
@@ -137,7 +139,7 @@ impl super::State {
 /// The task. If it is dropped, as with its runtime, another one may be started.
 struct Task {
     inner: Arc<Inner>,
-    /// It is not needed any more. There may be another one by now.
+    /// The task is no longer needed. Another one may have begun by now.
     has_ended: bool,
 }
 
@@ -155,7 +157,7 @@ impl Task {
                 biased;
                 Some(made) = attempts.tasks.join_next_with_id() => match made {
                     Ok((id, made)) => attempts.ended(&self.inner, id, made),
-                    // It was given up, and is not in the list any more; or the driver has panicked.
+                    // The attempt was given up, and is no longer in the list; or the driver has panicked.
                     Err(error) => attempts.ended(&self.inner, error.id(), Err(FaultKind::Cancelled.into())),
                 },
                 () = self.inner.wake.notified() => {}
@@ -221,7 +223,7 @@ impl Attempts {
         self.list.push(Attempt { began: now, is_probe, task });
     }
 
-    /// Begins the probe, in place of the one before.
+    /// Begins a probe, which replaces the previous one.
     fn probe(&mut self, inner: &Arc<Inner>, now: Instant) {
         self.give_up(|attempt| attempt.is_probe);
         self.begin(inner, now, true);
@@ -238,7 +240,7 @@ impl Attempts {
     }
 
     fn ended(&mut self, inner: &Arc<Inner>, id: tokio::task::Id, made: Made) {
-        // One that was given up as it ended is closed.
+        // An attempt that was given up as it ended is closed.
         let Some(at) = self.list.iter().position(|attempt| attempt.task.id() == id) else { return };
         let began = self.list.swap_remove(at).began;
         match made {

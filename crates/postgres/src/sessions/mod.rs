@@ -1,10 +1,10 @@
-//! [`Sessions`]: the connections of the store, which it makes by the settings of a [pool](crate::Pool).
+//! [`Sessions`]: the store's connections, made by a [pool](crate::Pool)'s settings.
 //!
-//! - There are never more than the pool may have, and one.
-//! - A connection is made in a task of its own ([`connecting`]), which outlives the request that needed it first.
+//! - There is never more than one connection beyond the pool's maximum.
+//! - A connection is made in a separate task ([`connecting`]), which outlives the request that needed it first.
 //! - The server itself ends a statement that takes too long (`statement_timeout`), so its connection is soon free
-//!   again. If no answer comes in twice the timeout, the connection is closed. If the other connections have been
-//!   silent since the statement began, they are closed too.
+//!   again. If no answer comes in twice the timeout, we close the connection. If the other connections have been silent
+//!   since the statement began, we close them, too.
 //! - A connection has one statement at a time, and is used again only after its answer.
 
 mod connecting;
@@ -27,19 +27,19 @@ use crate::sql::Statement;
 /// After a request has needed a connection, the store tries to make one for this long.
 const WANTED: Duration = Duration::from_secs(30);
 
-/// The connections of a store.
+/// A store's connections.
 #[derive(Clone)]
 pub(crate) struct Sessions(Arc<Inner>);
 
 struct Inner {
     pool: Arc<dyn Connect>,
-    /// How many connections there may be.
+    /// The maximum number of connections.
     size: usize,
     settings: Settings,
     state: Mutex<State>,
     /// Wakes the task that makes connections.
     wake: Notify,
-    /// Their circuit breakers hear of new connections.
+    /// Calls whose circuit breakers are notified when a connection was made.
     calls: Mutex<Vec<Weak<Calls>>>,
 }
 
@@ -48,8 +48,8 @@ struct Inner {
 pub(crate) struct Settings {
     /// How long a decision may take.
     pub(crate) timeout: Duration,
-    /// A pooler may carry out the statements of one connection over several connections of the server. So the store
-    /// prepares nothing, and changes no setting.
+    /// A pooler may carry out one connection's statements over several connections to the server. So the store prepares
+    /// nothing, and changes no setting.
     pub(crate) is_behind_pooler: bool,
 }
 
@@ -64,7 +64,7 @@ impl Settings {
 struct State {
     /// The last one is used next.
     idle: Vec<Connected>,
-    /// How many connections there are, idle and in use.
+    /// How many connections exist, idle and in use.
     live: usize,
     waiters: VecDeque<Waiter>,
     /// Grows when connections are found dead. A connection of an earlier generation is closed when its statement ends.
@@ -72,9 +72,9 @@ struct State {
     /// When the last answer came, over any connection.
     answered: Option<Instant>,
     is_connecting: bool,
-    /// How long it took to make the last connection.
+    /// How long the last connection took to make.
     connecting_took: Duration,
-    /// Until when connections are made although nobody waits.
+    /// Until when connections are made although no request waits.
     wanted_until: Option<Instant>,
     /// Why the last attempt failed, and when the next one may begin.
     failed: Option<(PostgresFault, Instant)>,
@@ -85,12 +85,13 @@ type Waiter = oneshot::Sender<Result<Lent, PostgresFault>>;
 /// A connection that is ready for a statement.
 struct Connected {
     session: Box<dyn Session>,
-    /// Which connection of the server it is, if it is always the same.
+    /// The server's name for the connection, if it is always the same.
     marker: String,
     generation: u64,
 }
 
-/// A connection in use. Dropped, it is idle again, unless its statement was cut off: then it is closed.
+/// A connection in use. When dropped, it becomes idle again, unless its statement was cut off, in which case it is
+/// closed.
 struct Lent {
     inner: Arc<Inner>,
     connected: Option<Connected>,
@@ -110,14 +111,14 @@ impl Sessions {
         }))
     }
 
-    /// Tells the circuit breaker of these calls when a connection was made, while there are such calls.
+    /// Notifies the circuit breaker for these calls, while they exist, when a connection was made.
     pub(crate) fn tell(&self, calls: &Arc<Calls>) {
         let mut told = self.0.calls.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|calls| calls.strong_count() > 0);
         told.push(Arc::downgrade(calls));
     }
 
-    /// Returns the same connections to be made, by other settings.
+    /// Returns connections over the same pool with other settings.
     pub(crate) fn with(&self, settings: Settings) -> Self {
         Self::new(Arc::clone(&self.0.pool), settings)
     }
@@ -131,7 +132,7 @@ impl Sessions {
         Arc::ptr_eq(&self.0.pool, &other.0.pool)
     }
 
-    /// Sends a statement. If this is dropped, the statement goes on, and `held` is dropped when it has ended.
+    /// Sends a statement. If the future is dropped, the statement continues, and `held` is dropped when it has ended.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         statement: &Statement,
@@ -162,7 +163,7 @@ impl Sessions {
         statement.await.unwrap_or_else(|_| Err(FaultKind::Cancelled.into()))
     }
 
-    /// Executes a text over a connection that is made for it, without the settings.
+    /// Executes a text over a connection of its own, without the settings.
     pub(crate) async fn execute(&self, text: &str, longest: Duration) -> Answer {
         let run = async {
             let mut session = self.0.pool.connect().await.map_err(before_the_statement)?;
@@ -183,8 +184,8 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a connection without a statement. Waits for one for three quarters of the timeout, so that the error
-    /// says whether the connection was missing or the answer.
+    /// Returns a connection without a statement. Waits for three quarters of the timeout, so that the error says
+    /// whether the connection or the answer was missing.
     async fn lend(self: &Arc<Self>) -> Result<Lent, PostgresFault> {
         let deadline = Instant::now() + self.settings.patience();
         loop {
@@ -197,14 +198,14 @@ impl Inner {
             self.connect_if_needed();
             match timeout_at(deadline, told).await {
                 Ok(Ok(lent)) => return lent,
-                // The task that makes connections has ended with its runtime. The next one runs in this one.
+                // The task that makes connections has ended with its runtime. The next one runs in this runtime.
                 Ok(Err(_)) if Instant::now() < deadline => {}
                 Ok(Err(_)) | Err(_) => return Err(self.missing()),
             }
         }
     }
 
-    /// Takes an idle connection, or joins the requests that wait for one. Dead connections are returned, to be dropped
+    /// Takes an idle connection, or joins the requests that wait for one. Returns dead connections, to be dropped
     /// without the lock.
     fn take_idle(self: &Arc<Self>) -> (Vec<Connected>, Result<Wait, PostgresFault>) {
         let now = Instant::now();
@@ -232,7 +233,7 @@ impl Inner {
         (dead, Ok(Wait::For(told)))
     }
 
-    /// Notes that an answer came, to a statement that began then.
+    /// Notes an answer to a statement that began at `began`.
     fn note_answer(&self, began: Instant) {
         let now = Instant::now();
         self.lock().answered = Some(now);
@@ -241,13 +242,13 @@ impl Inner {
         }
     }
 
-    /// Tells the circuit breakers that the server was heard of.
+    /// Notifies the circuit breakers that the server has answered.
     fn tell_breakers(&self) {
         let calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner).clone();
         calls.iter().filter_map(Weak::upgrade).for_each(|calls| calls.heard_of_server());
     }
 
-    /// Says why no connection came in time.
+    /// Returns the reason why no connection came in time.
     fn missing(&self) -> PostgresFault {
         let state = self.lock();
         if state.live >= self.size {
@@ -318,10 +319,10 @@ impl Lent {
         answer
     }
 
-    /// Closes it, although its statement may go on.
+    /// Closes the connection, although its statement may continue.
     fn close(&mut self, are_all_suspect: bool) {
         if let Some(connected) = self.connected.take() {
-            // `forget` counts the generation up once, however many of it die together.
+            // `forget` increments the generation once, even if many of its connections die together.
             let is_news = are_all_suspect && self.inner.lock().generation == connected.generation;
             connected.session.abandon(!self.inner.settings.is_behind_pooler);
             self.inner.forget(is_news);

@@ -1,8 +1,8 @@
-//! Connections in simulated time, over a network that loses, delays and forgets: a seed determines the faults.
+//! Connections in simulated time, over a network that loses, delays and forgets. A seed determines the faults.
 //!
-//! The statements are not carried out. The test checks that the store never has more connections than the pool may have
-//! and one, that a request ends within its timeout, and that requests are answered within a second after the network is
-//! back and the last probe has ended, and three times the time that a connection takes.
+//! Statements are not carried out. The test checks that the store never has more than one connection beyond the pool's
+//! maximum, and that a request ends within its timeout. Once the network is back and the last probe has ended, requests
+//! must be answered within a second and three times the time that a connection takes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,20 +18,20 @@ use crate::tests::effort::rounds;
 
 const TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The timers of tokio are a millisecond apart.
+/// Tokio's timers are a millisecond apart.
 const TIMERS: Duration = Duration::from_millis(3);
 
-/// How the network treats the bytes of all connections.
+/// How the network treats bytes on all connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Pass,
-    /// Answers come later by this.
+    /// Answers are delayed by this time.
     Late(Duration),
-    /// Bytes are lost, in both directions. A connection that has lost some never hears of anything again.
+    /// Bytes are lost, in both directions. A connection that has lost some never receives anything again.
     Lost,
     /// Connections end, and new ones are refused.
     Refused,
-    /// All rows are locked by another session: the server ends statements that wait.
+    /// Another session has locked all rows, so the server ends statements that wait.
     Locked,
 }
 
@@ -42,10 +42,10 @@ struct Network(Arc<NetworkState>);
 #[derive(Debug)]
 struct NetworkState {
     mode: watch::Sender<Mode>,
-    /// How long a connection takes, in either direction.
+    /// How long it takes to connect, in either direction.
     connecting: Duration,
     size: usize,
-    /// Connections that are made or being made, and the most there have been.
+    /// Connections that are made or being made, and their maximum so far.
     open: AtomicU64,
     most: AtomicU64,
 }
@@ -187,8 +187,8 @@ async fn run(seed: u64) {
     let network = Network(Arc::new(state));
     let process = Process::new(&network);
     let mut log = Vec::new();
-    // A connection that was lost as it was made may have the only room, until a probe takes its place.
-    // A probe that met the fault may end a timeout later, and then the pause of a second begins.
+    // A connection that was lost as it was made may have the only place, until a probe replaces it. A probe that met
+    // the fault may end a timeout later, and then the pause of a second begins.
     let recovers = Duration::from_secs(1) + 3 * connecting + 2 * TIMEOUT;
     // A store that has never connected does not know how long that takes.
     if connecting > Duration::from_millis(200) {
@@ -216,17 +216,17 @@ async fn run(seed: u64) {
 }
 
 #[test]
-fn whatever_the_network_does_the_store_recovers() {
+fn the_store_recovers_from_network_faults() {
     for seed in seeds(rounds(6, 200)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.expect("a runtime").block_on(run(seed));
     }
 }
 
-/// The connecting task runs in the runtime of the request that needed the first connection. That runtime is dropped
-/// while a request of another one waits.
+/// The connecting task runs in the runtime whose request needed the first connection. That runtime is dropped while a
+/// request in another one waits.
 #[test]
-fn a_request_outlives_the_runtime_that_was_connecting_for_it() {
+fn a_request_outlives_the_connecting_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let network = Network(Arc::new(NetworkState {
         mode: watch::Sender::new(Mode::Pass),
@@ -238,7 +238,7 @@ fn a_request_outlives_the_runtime_that_was_connecting_for_it() {
     let process = Process::new(&network);
     let (first, second) = (runtime(), runtime());
     first.spawn(Arc::clone(&process).ask());
-    // It has begun to connect, and is not driven again.
+    // The first request has begun to connect, and its runtime is not driven again.
     first.block_on(tokio::task::yield_now());
     assert!(process.sessions.0.lock().is_connecting);
     let answer = second.block_on(async {

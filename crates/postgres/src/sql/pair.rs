@@ -1,9 +1,9 @@
-//! The text of a plain charge of two keys, out of the parts of their algorithms.
+//! The text of a plain charge to two keys, made from their algorithms' parts.
 
 use super::{IS_PLAIN, Kind, Statement, WEIGHT, instant};
 
-/// The plain charge of two keys. The columns of the first key begin with `a_`, or with `a_r_` if its row has them;
-/// those of the second with `b_` and `b_r_`.
+/// The plain charge to two keys. The first key's columns begin with `a_`, or with `a_r_` if its row has them; the
+/// second key's with `b_` and `b_r_`.
 pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
     let [(a_steps, a), (b_steps, b)] = [part(kinds[0], "a_", ""), part(kinds[1], "b_", "_2")];
     let counted = (0..a_steps.len().max(b_steps.len())).map(|index| {
@@ -16,7 +16,7 @@ pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
     Statement::new(include_str!("pair.sql"), table, &parts)
 }
 
-/// The steps that count the used units of one key, and its parts of the text, by name.
+/// The steps that count one key's used units, and its parts of the text, by name.
 fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, String); 7]) {
     let parts = kind.parts();
     let of_key = |text: &str| named_for(text, prefix, suffix);
@@ -43,7 +43,7 @@ fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, Strin
     (steps, texts.map(|(name, text)| (format!("{prefix}{name}"), text)))
 }
 
-/// Renames the parameters and columns of one key, so that both keys fit into one text.
+/// Renames one key's parameters and columns, so that both keys fit into one text.
 fn named_for(text: &str, prefix: &str, suffix: &str) -> String {
     const PARAMETERS: [&str; 5] = ["@key", "@cost", "@limit", "@burst", "@period"];
     let is_inside = |character: char| character.is_ascii_alphanumeric() || character == '_';
@@ -61,7 +61,7 @@ fn named_for(text: &str, prefix: &str, suffix: &str) -> String {
         match word {
             "r" if rest.starts_with('.') => {
                 named.extend([prefix, "r_"]);
-                // The column of the row has the name that a step may also have.
+                // The row's column has the name that a step may also have.
                 let column = rest[1..].find(|next| !is_inside(next)).map_or(rest.len(), |end| 1 + end);
                 named.push_str(&rest[1..column]);
                 rest = &rest[column..];

@@ -1,4 +1,4 @@
-//! Units that were bought, in the records beside the table.
+//! Prepaid units, in the records beside the table.
 
 use tower_sluice::SharedBalance;
 use tower_sluice::limiter::Credit;
@@ -11,10 +11,10 @@ async fn records_keep_accounts() {
     check_accounts(process(pool(8)).await.records(), seed_of(22)).await;
 }
 
-/// Two processes, with pools of their own, hear of each payment several times, and charge the key meanwhile. Some of
-/// their calls are given up at any moment.
+/// Two processes, with separate pools, receive each payment several times, and charge the key meanwhile. Some of their
+/// calls are given up at any moment.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn payments_reported_to_two_processes_count_once() {
+async fn payments_to_two_processes_count_once() {
     const INVOICES: u64 = 30;
     const TASKS: u64 = 8;
     let first = process(pool(4)).await;

@@ -16,7 +16,7 @@ pub(super) async fn check_over<A: Kept>(pool: impl crate::Pool + Clone, algorith
     if !is_drawn(seed) {
         return;
     }
-    // A new table for each backend: its keys are all new. Three are made.
+    // A new table for each backend, so that all its keys are new. Three backends are made.
     let tables = [process(pool.clone()).await, process(pool.clone()).await, process(pool).await];
     let tables = Mutex::new(tables.to_vec());
     let make = |clock| {
@@ -27,40 +27,40 @@ pub(super) async fn check_over<A: Kept>(pool: impl crate::Pool + Clone, algorith
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn buckets_decide_as_over_a_plain_map() {
+async fn buckets_match_a_plain_map() {
     check(TokenBucket::new(quota().burst(3)), 1).await;
     check(TokenBucket::new(quota().burst(20)), 2).await;
-    // No whole number of nanoseconds per token.
+    // A token does not take a whole number of nanoseconds.
     check(TokenBucket::new(Quota::per(3, Duration::from_nanos(1_000_000_007))), 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_greatest_buckets_decide_as_over_a_plain_map() {
+async fn the_greatest_buckets_match_a_plain_map() {
     check(TokenBucket::new(greatest().burst(Quota::MAX_UNITS)), 7).await;
     check(TokenBucket::new(Quota::per(7, YEAR).burst(Quota::MAX_UNITS - 1)), 8).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fixed_windows_decide_as_over_a_plain_map() {
+async fn fixed_windows_match_a_plain_map() {
     check(FixedWindow::new(quota()), 4).await;
     check(FixedWindow::new(greatest()), 10).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sliding_windows_decide_as_over_a_plain_map() {
+async fn sliding_windows_match_a_plain_map() {
     check(SlidingWindow::new(quota()), 5).await;
     check(SlidingWindow::new(greatest()), 11).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn windows_of_the_calendar_decide_as_over_a_plain_map() {
+async fn calendar_windows_match_a_plain_map() {
     check(tower_sluice::algorithm::CalendarWindow::daily(7), 6).await;
     check(tower_sluice::algorithm::CalendarWindow::monthly(Quota::MAX_UNITS), 12).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn several_keys_are_decided_as_over_a_plain_map() {
+async fn several_keys_match_a_plain_map() {
     for (seed, window) in [(31, false), (32, true)] {
         let tables = Mutex::new(vec![process(pool(8)).await, process(pool(8)).await]);
         let make = |clock| {
@@ -75,7 +75,7 @@ async fn several_keys_are_decided_as_over_a_plain_map() {
     }
 }
 
-/// By the clock of the server.
+/// By the server's clock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn charges_by_hand_pass_the_suite() {
     let backend = async || PostgresBackend::new(&process(pool(8)).await, "test");

@@ -1,4 +1,4 @@
-//! The same over each driver.
+//! All drivers make the decisions that `deadpool` makes.
 
 #[cfg(any(feature = "bb8", feature = "sqlx"))]
 use tower_sluice::algorithm::{SlidingWindow, TokenBucket};
@@ -24,7 +24,7 @@ pub(super) async fn bb8_pool(url: &str, connections: u32) -> bb8::Pool<bb8_postg
 
 #[cfg(feature = "bb8")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_of_bb8_makes_the_same_decisions() {
+async fn a_bb8_pool_decides_alike() {
     check(bb8_pool(&PostgresServer::shared().url(), 8).await).await;
 }
 
@@ -35,11 +35,11 @@ pub(super) fn sqlx_pool(url: &str, connections: u32) -> sqlx::PgPool {
 
 #[cfg(feature = "sqlx")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pool_of_sqlx_makes_the_same_decisions() {
+async fn an_sqlx_pool_decides_alike() {
     check(sqlx_pool(&PostgresServer::shared().url(), 8)).await;
 }
 
-/// A process over each pool, with a table of its own.
+/// A process over each pool, with a separate table.
 #[cfg_attr(not(any(feature = "bb8", feature = "sqlx")), allow(unused_mut, clippy::vec_init_then_push))]
 pub(super) async fn over_each_pool(url: &str, connections: u32) -> Vec<(&'static str, Postgres)> {
     let mut all = Vec::new();
@@ -51,7 +51,7 @@ pub(super) async fn over_each_pool(url: &str, connections: u32) -> Vec<(&'static
     all
 }
 
-/// A process over a pool of this name.
+/// A process over a pool with this name.
 pub(super) async fn over(name: &str, url: &str, connections: u32) -> Postgres {
     match name {
         #[cfg(feature = "bb8")]

@@ -8,11 +8,11 @@ const PROCESSES: u64 = 8;
 const REQUESTS: u64 = 200;
 const LIMIT: u64 = 777;
 
-/// Of the greatest limit, 777 requests of this cost and not one more.
+/// The greatest limit admits exactly 777 requests with this cost.
 const COST: u64 = Quota::MAX_UNITS / LIMIT;
 
-/// Each process has a pool, a breaker and a negative cache of its own, and shares nothing but the table. Half of them
-/// share calls among their requests, eight at a time.
+/// Each process has its own pool, breaker and negative cache; they share only the table. Half of them share calls among
+/// their requests, eight at a time.
 async fn exactly<A: Kept>(algorithm: A, cost: u64) {
     let url = PostgresServer::shared().url();
     let first = process(pool(1)).await;
@@ -42,27 +42,27 @@ async fn exactly<A: Kept>(algorithm: A, cost: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_bucket() {
+async fn eight_processes_get_exactly_one_bucket() {
     exactly(TokenBucket::new(Quota::per_day(LIMIT)), 1).await;
     exactly(TokenBucket::new(greatest()), COST).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_window() {
+async fn eight_processes_get_exactly_one_window() {
     exactly(FixedWindow::new(Quota::per(LIMIT, YEAR)), 1).await;
     exactly(SlidingWindow::new(Quota::per(LIMIT, YEAR)), 1).await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_are_admitted_exactly_one_window_of_the_calendar() {
+async fn eight_processes_get_exactly_one_calendar_window() {
     exactly(tower_sluice::algorithm::CalendarWindow::monthly(LIMIT), 1).await;
 }
 
-/// The clock of this process shows another window than the present one of the server, and so does not know its end.
+/// This process's clock shows another window than the server's present one, so the process does not know its end.
 #[cfg(feature = "calendar")]
 #[tokio::test]
-async fn a_process_whose_clock_is_wrong_asks_again_with_the_time_of_the_server() {
+async fn a_wrong_clock_needs_another_call() {
     use tower_sluice::algorithm::CalendarWindow;
     use tower_sluice::time::{ManualClock, Timestamp};
 

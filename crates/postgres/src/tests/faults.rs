@@ -1,4 +1,4 @@
-//! What goes wrong, and what it is called.
+//! Faults and their names.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,7 +12,7 @@ fn bucket() -> TokenBucket {
     TokenBucket::new(Quota::per_day(1_000))
 }
 
-/// What goes wrong with a decision on a new key.
+/// The fault of a decision on a new key.
 async fn fault_of(postgres: &Postgres) -> FaultKind {
     static KEY: AtomicU64 = AtomicU64::new(0);
     let key = KEY.fetch_add(1, Ordering::Relaxed);
@@ -21,7 +21,7 @@ async fn fault_of(postgres: &Postgres) -> FaultKind {
 }
 
 #[tokio::test]
-async fn a_table_that_is_missing_or_old_is_named_with_its_cure() {
+async fn an_unusable_table_has_a_cure() {
     let missing = Postgres::new(pool(1)).table("missing").timeout(MINUTE);
     assert_eq!(fault_of(&missing).await, FaultKind::NoTable);
     let error = limiter(&missing, bucket()).acquire(&"key".into(), 1).await.unwrap_err();
@@ -34,7 +34,7 @@ async fn a_table_that_is_missing_or_old_is_named_with_its_cure() {
 }
 
 #[tokio::test]
-async fn roles_that_may_not_do_it_are_named_with_their_cure() {
+async fn roles_without_permission_have_a_cure() {
     let server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 1)).await;
     server.run("CREATE ROLE reader LOGIN");
@@ -49,9 +49,9 @@ async fn roles_that_may_not_do_it_are_named_with_their_cure() {
     assert_eq!(fault_of(&by("late")).await, FaultKind::ReadOnly);
 }
 
-/// Of two transactions that change one row, the later one fails if it is not under READ COMMITTED.
+/// If two transactions change one row, the later one fails unless it is under READ COMMITTED.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn another_isolation_is_named_with_its_cure() {
+async fn another_isolation_has_a_cure() {
     let server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 1)).await;
     server.run("ALTER ROLE postgres SET default_transaction_isolation = 'repeatable read'");
@@ -71,7 +71,7 @@ async fn another_isolation_is_named_with_its_cure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_is_used_again_when_it_is_back() {
+async fn a_killed_server_is_used_again() {
     let mut server = PostgresServer::start();
     let url = server.url();
     #[cfg_attr(not(any(feature = "bb8", feature = "sqlx")), allow(unused_mut))]
@@ -102,7 +102,7 @@ async fn a_server_that_is_killed_is_used_again_when_it_is_back() {
 
 /// A connection whose statement has not ended is not used for another one.
 #[tokio::test]
-async fn a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others() {
+async fn a_locked_row_delays_only_its_requests() {
     let server = PostgresServer::start();
     let url = server.url();
     let lock_pool = pool_of(&url, 1);
@@ -138,7 +138,7 @@ async fn a_row_that_is_locked_costs_its_own_requests_their_timeout_and_no_others
 }
 
 #[tokio::test]
-async fn statements_that_the_server_cancels_are_named() {
+async fn statements_cancelled_by_the_server_are_named() {
     let server =
         PostgresServer::with(&["lock_timeout = '10ms'", "max_connections = 10", "superuser_reserved_connections = 0"]);
     let postgres = process(pool_of(&server.url(), 2)).await;
@@ -158,9 +158,9 @@ async fn statements_that_the_server_cancels_are_named() {
     assert_eq!(fault_of(&another).await, FaultKind::TooManyConnections);
 }
 
-/// Statements that wait for locks have all connections. That is the server's fault, so the breaker opens.
+/// Statements that wait for locks have all connections. We count that as a server fault, so the breaker opens.
 #[tokio::test]
-async fn a_pool_that_is_exhausted_opens_the_breaker() {
+async fn an_exhausted_pool_opens_the_breaker() {
     let server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 1)).await.timeout(Duration::from_millis(200));
     let lock_pool = pool_of(&server.url(), 1);
@@ -190,8 +190,9 @@ async fn a_pool_that_is_exhausted_opens_the_breaker() {
     .await;
 }
 
+/// It is used again once it answers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_does_not_answer_opens_the_breaker_and_is_used_again() {
+async fn a_silent_server_opens_the_breaker() {
     let mut server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 4)).await.timeout(Duration::from_millis(100));
     let limiter = limiter(&postgres, bucket());

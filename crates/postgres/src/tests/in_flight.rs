@@ -25,11 +25,12 @@ async fn take(limiter: &Limited, units: u64) -> Option<Permit<&Limited>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_count_units_as_a_plain_map() {
+async fn records_match_a_plain_map() {
     check_in_flight(process(pool(8)).await.records(), seed_of(22)).await;
 }
 
-/// Two processes, and in each of them many requests that come and go, for longer or shorter, and some that wait.
+/// Each of two processes has many requests that come and go, some after a short time and some after a longer one, and
+/// some that wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_processes_never_exceed_the_limit() {
     const LIMIT: u64 = 7;
@@ -77,9 +78,9 @@ async fn two_processes_never_exceed_the_limit() {
     .await;
 }
 
-/// The runtime of the process is gone, and with it all that renews. By the server's clock, which the test sets.
+/// The process's runtime is gone, and with it every renewal. By the server's clock, which the test sets.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn units_of_a_dead_process_return_with_its_lease() {
+async fn units_of_dead_processes_return() {
     const LEASE: Duration = MINUTE;
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
     let alive = process(pool(2)).await.with_clock(clock.clone()).without_sweeps();

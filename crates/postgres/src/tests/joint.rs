@@ -1,4 +1,4 @@
-//! Decisions on several keys: random sets of them against the algorithms, and eight tasks that create the same keys.
+//! Decisions on several keys: random sets of keys against the algorithms, and eight tasks that create the same keys.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::store::remote::Standing;
@@ -10,7 +10,7 @@ use super::*;
 use crate::backend::StandingChange;
 use crate::joint::{JointCall, KeyAnswer, KeyPart};
 
-/// A key of any algorithm, in a plain map.
+/// A key with any algorithm, in a plain map.
 trait AnyKey {
     fn part(&self, cost: u64) -> KeyPart;
 
@@ -19,7 +19,7 @@ trait AnyKey {
 
     fn charge(&mut self, now: Timestamp, cost: u64);
 
-    /// Compares it with what a statement has read.
+    /// Compares it with a statement's reading.
     fn check(&self, answer: &KeyAnswer, context: &str);
 
     fn most(&self) -> u64;
@@ -76,7 +76,7 @@ fn key<A: Kept>(id: u128, algorithm: A) -> Box<dyn AnyKey> {
     Box::new(OneKey { id, algorithm, state: None, standing: Standing::default() })
 }
 
-/// Four keys of each algorithm.
+/// Four keys per algorithm.
 fn keys() -> Vec<Box<dyn AnyKey>> {
     let one = |id: u128| {
         let quota = if id < 8 { quota() } else { greatest() };
@@ -92,7 +92,7 @@ fn keys() -> Vec<Box<dyn AnyKey>> {
 }
 
 #[tokio::test]
-async fn several_keys_decide_as_the_algorithms() {
+async fn several_keys_match_their_algorithms() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
     let postgres = process(pool(1)).await.with_clock(clock.clone()).without_sweeps();
     let mut random = Random::of_trial(1);
@@ -149,9 +149,9 @@ async fn several_keys_decide_as_the_algorithms() {
     }
 }
 
-/// Each task charges three of six keys, or two of them, that nobody has charged before, all or none.
+/// Each task charges two or three of six new keys, all or none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn tasks_that_create_the_same_keys_charge_each_key_exactly() {
+async fn tasks_that_create_keys_charge_exactly() {
     const LIMIT: u64 = 5;
     let postgres = process(pool(8)).await;
     let quota = Quota::per(LIMIT, YEAR);

@@ -1,4 +1,4 @@
-//! The whole way of a request, and the statements that it takes.
+//! A request's whole path, and the statements that it takes.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -76,8 +76,9 @@ fn of_store<A: Kept>(postgres: &Postgres, name: &str, algorithm: A) -> Over<A> {
     RateLimiter::new(algorithm, PostgresStore::new(postgres, name))
 }
 
+/// They charge both keys or none.
 #[tokio::test]
-async fn two_policies_take_one_statement_and_charge_both_or_none() {
+async fn two_policies_take_one_statement() {
     let pool = Watched { pool: pool(1), statements: Arc::default() };
     let postgres = process(pool.clone()).await;
     let day = Policy::new("day", of_store(&postgres, "day", TokenBucket::new(Quota::per_day(3)))).key(User::key());
@@ -102,7 +103,7 @@ async fn two_policies_take_one_statement_and_charge_both_or_none() {
 
 /// A row that is new, is under another quota, or has a ban or an allowance takes a second statement.
 #[tokio::test]
-async fn a_charge_takes_one_statement_where_nothing_is_unusual() {
+async fn a_plain_charge_takes_one_statement() {
     let pool = Watched { pool: pool(1), statements: Arc::default() };
     let postgres = process(pool.clone()).await;
     let update = format!("UPDATE \"{}\"", postgres.table_name());
@@ -129,9 +130,9 @@ async fn a_charge_takes_one_statement_where_nothing_is_unusual() {
     assert_eq!(sent(other, charge).await, one, "it is no more");
 }
 
-/// From the first rejections of a policy to the row, and to another process.
+/// From a policy's first rejections to the row, and to another process.
 #[tokio::test]
-async fn a_ban_by_one_process_is_in_force_in_the_others() {
+async fn one_process_bans_for_all() {
     let first = process(pool(1)).await;
     let new = |postgres: &Postgres| {
         let limiter = of_store(postgres, "login", TokenBucket::new(Quota::per_day(1)));

@@ -58,7 +58,7 @@ const YEAR: Duration = Duration::from_secs(365 * 86_400);
 /// A limiter over a store.
 type Over<A> = RateLimiter<A, PostgresTable<<A as Algorithm>::State>>;
 
-/// The greatest quota of a month.
+/// A month's greatest quota.
 fn greatest() -> Quota {
     Quota::per(Quota::MAX_UNITS, Duration::from_secs(30 * 86_400))
 }
@@ -67,18 +67,18 @@ fn quota() -> Quota {
     Quota::per(7, MINUTE)
 }
 
-/// A pool of so many connections.
+/// A pool with this number of connections.
 fn pool_of(url: &str, connections: usize) -> Pool {
     let manager = Manager::new(url.parse().expect("an address"), NoTls);
     Pool::builder(manager).max_size(connections).build().expect("no timeouts")
 }
 
-/// A pool of so many connections to the server that tests share.
+/// A pool with this number of connections to the server that tests share.
 fn pool(connections: usize) -> Pool {
     pool_of(&PostgresServer::shared().url(), connections)
 }
 
-/// One process, which has all the time it needs, and a table of its own.
+/// One process, which has all the time it needs, and a separate table.
 async fn process(pool: impl crate::Pool) -> Postgres {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let table = format!("table_{}", NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -87,18 +87,18 @@ async fn process(pool: impl crate::Pool) -> Postgres {
     postgres
 }
 
-/// The limiter of one process.
+/// One process's limiter.
 fn limiter<A: Kept>(postgres: &Postgres, algorithm: A) -> Over<A> {
     RateLimiter::new(algorithm, PostgresStore::new(postgres, "test"))
 }
 
-/// The row of the key of such a number.
+/// The row whose key has this number.
 fn row<A: Kept>(postgres: &Postgres, algorithm: &A, key: u128) -> KeyRow<A> {
     let (postgres, algorithm) = (postgres.clone(), algorithm.clone());
     KeyRow { postgres, limiter: "test".into(), lost: Arc::default(), algorithm, key: format!("{key:032x}") }
 }
 
-/// Applies a transition to it, past the tables of a store.
+/// Applies a transition to it, past a store's tables.
 async fn apply<A: Kept>(
     postgres: &Postgres,
     algorithm: &A,
@@ -108,13 +108,13 @@ async fn apply<A: Kept>(
     row(postgres, algorithm, key).apply(transition, Instant::now() + MINUTE).await
 }
 
-/// What went wrong.
+/// The fault's kind.
 fn kind(error: &LimiterError) -> FaultKind {
     let fault = error.source().and_then(|source| source.downcast_ref::<PostgresFault>());
     fault.expect("a fault of PostgreSQL is the source").kind()
 }
 
-/// Whether a test of several cases runs this one: in `scripts/stress`, one in ten is drawn, and another in each round.
+/// Whether a test with several cases runs this one: `scripts/stress` draws one in ten, and another in each round.
 fn is_drawn(case: u64) -> bool {
     std::env::var_os("STRESS").is_none() || tower_sluice::testing::Random::of_trial(case).below(10) == 0
 }

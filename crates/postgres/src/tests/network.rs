@@ -14,7 +14,7 @@ use super::*;
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The connections of a pool.
+/// A pool's connections.
 const SIZE: u32 = 4;
 
 const PROCESSES: usize = 2;
@@ -29,7 +29,7 @@ enum Fault {
     TableLock,
     /// An operator ends all connections.
     Ended,
-    /// The server takes no writes any more, and its address leads to another one.
+    /// The server takes no more writes, and its address leads to another one.
     Failover,
 }
 
@@ -56,7 +56,7 @@ fn url(proxy: &Proxy) -> String {
     format!("postgres://postgres@{}/postgres", proxy.address())
 }
 
-/// A process, with tasks that ask for one unit of one of some keys, again and again.
+/// A process, with tasks that repeatedly ask for one unit of a random key.
 struct Load {
     ends: Arc<AtomicBool>,
     admitted: Arc<AtomicU64>,
@@ -78,7 +78,7 @@ impl Load {
                     let answer = limiter.acquire(&key.into(), 1).await;
                     let count = if answer.is_ok() { &admitted } else { &failed };
                     count.fetch_add(1, Ordering::Relaxed);
-                    // A breaker that is open answers at once.
+                    // An open breaker answers at once.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
@@ -87,7 +87,7 @@ impl Load {
         Self { ends, admitted, failed, tasks }
     }
 
-    /// Waits until there are many more answers of either kind.
+    /// Waits until there are many more answers, whether admitted or failed.
     async fn goes_on(&self) {
         let count = || self.admitted.load(Ordering::Relaxed) + self.failed.load(Ordering::Relaxed);
         let before = count();
@@ -202,7 +202,7 @@ async fn run(seed: u64) {
             for load in &loads {
                 load.recovers(&format!("seed {seed}, {name}: it decides after {fault:?}")).await;
             }
-            // The manager of bb8 keeps a socket open until it hears of the server again.
+            // The bb8 manager keeps a socket open until it hears from the server again.
             is_closed_at_once &= name != "bb8" || !matches!(fault, Fault::Network(Mode::HalfOpen));
             if is_closed_at_once {
                 let what = format!("seed {seed}, {name}: few connections after {fault:?}");
@@ -216,17 +216,17 @@ async fn run(seed: u64) {
 }
 
 /// Over bb8, no decision was made in 90 s after 0.3 s without answers. While a row was locked, connections grew by 32
-/// in each ten seconds, until the server refused all of its clients.
+/// in each ten seconds, until the server refused all its clients.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_fails_each_pool_recovers_with_few_connections() {
+async fn whatever_fails_each_pool_recovers() {
     for seed in seeds(rounds(1, 10)) {
         run(seed).await;
     }
 }
 
-/// Each answer comes 40 ms late, and a connection takes five of them. No decision was ever made over deadpool and sqlx.
+/// Each answer comes 40 ms late, and connecting takes five of them. No decision was ever made over deadpool and sqlx.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_connection_that_takes_longer_than_requests_wait_is_made() {
+async fn a_slow_connection_is_made() {
     let server = PostgresServer::start();
     let proxy = Proxy::at(address(&server), Duration::from_millis(40));
     for (name, direct) in super::drivers::over_each_pool(&server.url(), 1).await {

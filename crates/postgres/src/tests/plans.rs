@@ -1,4 +1,4 @@
-//! No statement reads the whole table, whatever it looked like when the statement was planned.
+//! No statement reads the whole table, even if it was planned for a table of another size.
 
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 use tower_sluice::store::remote::{KeyRead, Standing};
@@ -7,7 +7,7 @@ use super::*;
 use crate::joint::{JointCall, KeyPart};
 use crate::pool::Value;
 
-/// Sends each statement once. Returns how many there were.
+/// Sends each statement once, and returns how many there were.
 async fn send_all(postgres: &Postgres, round: u128) -> u64 {
     let bucket = TokenBucket::new(Quota::per_day(1_000_000));
     let window = FixedWindow::new(Quota::per_day(1_000_000));
@@ -61,7 +61,7 @@ async fn number(postgres: &Postgres, text: &str) -> i64 {
 /// The statements were planned while the table was tiny, and known to be. Then another process fills it. Statements on
 /// several keys, refunds and reads took 14,000 pages each.
 #[tokio::test]
-async fn a_table_that_others_fill_is_never_read_as_a_whole() {
+async fn no_statement_reads_the_whole_table() {
     let server = PostgresServer::start();
     for (name, postgres) in super::drivers::over_each_pool(&server.url(), 1).await {
         let table = postgres.table_name().to_owned();
@@ -98,7 +98,7 @@ async fn a_table_that_others_fill_is_never_read_as_a_whole() {
         for round in 10..20 {
             statements += send_all(&postgres, round).await;
         }
-        // A connection reports what it has read when it ends, at the latest.
+        // A connection reports its reads when it ends, at the latest.
         drop(postgres);
         let ours =
             "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()";

@@ -19,10 +19,10 @@ fn window() -> FixedWindow {
     FixedWindow::new(Quota::per(LIMIT, YEAR))
 }
 
-/// Two processes prepare statements of the same names over the same connections. Some decisions were made by the
-/// statement of another process, and their units were lost.
+/// Two processes prepare statements with the same names over the same connections. Some decisions were made by another
+/// process's statement, and their units were lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_statement_of_another_process_fails_and_says_so() {
+async fn a_foreign_statement_fails_with_a_message() {
     let server = PostgresServer::start();
     let direct = process(pool_of(&server.url(), 1)).await;
     let pooler = Pgbouncer::start(&server, "transaction");
@@ -80,7 +80,7 @@ async fn check(postgres: Postgres, direct: &Postgres) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pooler_that_is_told_of_decides_exactly() {
+async fn a_configured_pooler_decides_exactly() {
     let server = PostgresServer::start();
     let direct = process(pool_of(&server.url(), 1)).await;
     let pooler = Pgbouncer::start(&server, "transaction");
@@ -99,7 +99,7 @@ async fn a_pooler_in_session_mode_needs_nothing() {
     let direct = process(pool_of(&server.url(), 1)).await;
     let pooler = Pgbouncer::start(&server, "session");
     for name in ["deadpool", "bb8", "sqlx"] {
-        // Fewer than the pooler has, for both of its clients.
+        // Fewer than the pooler has, for both its clients.
         let pool = super::drivers::over(name, &pooler.url(), 2).await;
         check(pool.table(direct.table_name()).timeout(MINUTE), &direct).await;
     }

@@ -1,4 +1,4 @@
-//! The statements, with the counterexamples of the proofs.
+//! Carries out the statements with the proofs' counterexamples.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 use tower_sluice::time::{ManualClock, Timestamp};
@@ -15,7 +15,7 @@ struct OneRow {
     clock: ManualClock,
 }
 
-/// The numbers of the row, and for how many requests the statement charged.
+/// The row's numbers, and for how many requests the statement charged.
 type Results = [(&'static str, u128); 5];
 
 impl OneRow {
@@ -26,7 +26,7 @@ impl OneRow {
         Self { runtime, pool, postgres, clock }
     }
 
-    /// Decides on the row of a counterexample, which is kept under a quota with this limit and this period: by a plain
+    /// Decides on a counterexample's row, which is stored under a quota with this limit and this period: by a plain
     /// charge, if the row is plain, and by the statement that decides on any row.
     fn decided<A: Kept>(&self, case: &Counterexample, algorithm: &A, limit: u64, period: u64) -> Results {
         let [plainly, wholly] = [self.postgres.clone(), self.postgres.clone().with_whole_statements()]
@@ -107,7 +107,7 @@ fn sliding_windows_withstand_the_counterexamples() {
 
 #[cfg(feature = "calendar")]
 #[test]
-fn windows_of_the_calendar_withstand_the_counterexamples() {
+fn calendar_windows_withstand_the_counterexamples() {
     let row = OneRow::new();
     each("crates/postgres/src/sql/mod.rs: CALENDAR_WINDOW", |case| {
         let window = tower_sluice::algorithm::CalendarWindow::daily(case.number("limit"));
@@ -115,7 +115,7 @@ fn windows_of_the_calendar_withstand_the_counterexamples() {
     });
 }
 
-/// The row remembers how often its key was banned for so long.
+/// The row remembers for this long how often its key was banned.
 #[test]
 fn instants_withstand_the_counterexamples() {
     let row = OneRow::new();

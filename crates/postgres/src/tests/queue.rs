@@ -27,7 +27,7 @@ async fn decide(queue: &Queue, key: &str, mode: Mode) -> Decision {
     queue.decide(&Ask::charge(&key, 1).to(mode)).decided().await.expect("a server")
 }
 
-/// Sixty tasks in each of both processes ask at once, and so share no turn. Returns what each has made of it.
+/// Sixty tasks in each process ask at once, and so share no turn. Returns each task's result.
 async fn all<T: Send + 'static>(queues: &[Arc<Queue>; 2], mode: Mode, done: fn(Decision) -> T) -> Vec<T> {
     let tasks: Vec<_> = (0..120)
         .map(|index| {
@@ -43,7 +43,7 @@ async fn all<T: Send + 'static>(queues: &[Arc<Queue>; 2], mode: Mode, done: fn(D
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn departures_are_those_of_a_plain_list() {
+async fn departures_match_a_plain_list() {
     check_departures(two().await.map(|postgres| postgres.records()), seed_of(22)).await;
 }
 
@@ -58,7 +58,7 @@ async fn two_processes_share_exact_departures() {
     assert_eq!(delays, turns);
 }
 
-/// None leaves before its turn. If the machine stalls, the queue may run empty.
+/// No task leaves before its turn. If the machine stalls, the queue may run empty.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_two_waiters_depart_too_close() {
     let interval = Duration::from_millis(5);
@@ -72,7 +72,7 @@ async fn no_two_waiters_depart_too_close() {
     left_at.sort_unstable();
     for (index, left_at) in (0..).zip(left_at) {
         let earliest = began + interval * index;
-        // The server's clock is that of this machine, cut off to the microsecond.
+        // The server's clock is this machine's, truncated to the microsecond.
         assert!(left_at + Duration::from_micros(1) >= earliest, "{index} left {:?} too early", earliest - left_at);
     }
 }

@@ -13,11 +13,11 @@ fn limits() -> CallLimits {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_are_read_and_swapped_as_a_plain_map() {
+async fn records_match_a_plain_map() {
     check_records(process(pool(8)).await.records(), seed_of(21)).await;
 }
 
-/// A record has its lifetime, by the server's clock, and then there is none, although its row may still be there.
+/// A record has its lifetime by the server's clock. Afterwards it does not exist, although its row may still be there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_ends_with_its_lifetime() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));
@@ -38,7 +38,7 @@ async fn a_record_ends_with_its_lifetime() {
     assert_eq!(records.read("a:b:d", limits()).await.unwrap().value.as_deref(), Some(&b""[..]));
 }
 
-/// A name that no record can have is the caller's mistake, and stops no other limiter.
+/// An invalid name for a record is the caller's mistake, and does not affect other limiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_impossible_name_opens_no_breaker() {
     let records = process(pool(1)).await.records();
@@ -51,7 +51,7 @@ async fn an_impossible_name_opens_no_breaker() {
     assert!(records.swap("a:b:c", None, Some(b"1"), MINUTE, limits()).await.unwrap());
 }
 
-/// Each request panicked: the sum of the timeout and the time has no end.
+/// Each request panicked, because the sum of the timeout and the time has no end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_timeout_may_be_endless() {
     let postgres = process(pool(2)).await.timeout(Duration::MAX);

@@ -1,5 +1,5 @@
-//! What processes share beside the states of keys: free retries, references of charges by hand, and who is rejected
-//! most.
+//! State that processes share beside the keys' states: free retries, references in charges by hand, and the most
+//! rejected keys.
 
 use std::convert::Infallible;
 
@@ -32,7 +32,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::builder(policy).verdict().build()
 }
 
-/// Sends a request, whose response is over at once. Returns what is left; `None` if it is rejected.
+/// Sends a request whose response is over at once. Returns the remaining units; `None` if it is rejected.
 async fn left(layer: &RateLimitLayer, client: &str, key: &str) -> Option<u64> {
     let hello = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) });
     let request = Request::post("/charges").header("x-client", client).header(KEY, key).body(()).unwrap();
@@ -42,7 +42,7 @@ async fn left(layer: &RateLimitLayer, client: &str, key: &str) -> Option<u64> {
     (response.status() == 200).then(|| verdict.policies()[0].decision().remaining())
 }
 
-/// Returns the names of the records whose name is like this.
+/// Returns the record names that match `like`.
 async fn records(postgres: &Postgres, like: &str) -> Vec<String> {
     let table = postgres.table_name();
     let rows = postgres.query(&format!("SELECT name FROM {table}_records WHERE name LIKE '{like}'")).await.unwrap();
@@ -70,7 +70,7 @@ async fn check_retries<A: Kept>(algorithm: A) {
         processes.each_ref().map(|postgres| layer(policy(postgres, "p", algorithm.clone()).charge_once(once(2))));
     assert_eq!(left(&one, "a", "k").await, Some(9));
     recorded(&processes[0], 1).await;
-    // Two retries are free, in whichever process, and a third is charged.
+    // Two retries are free, in any process, and a third is charged.
     assert_eq!(left(&other, "a", "k").await, Some(9));
     assert_eq!(left(&one, "a", "k").await, Some(9));
     assert_eq!(left(&other, "a", "k").await, Some(8));
@@ -80,7 +80,7 @@ async fn check_retries<A: Kept>(algorithm: A) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_retry_is_free_in_the_other_process() {
+async fn retries_are_free_in_other_processes() {
     check_retries(TokenBucket::new(Quota::per_day(10))).await;
     check_retries(FixedWindow::new(Quota::per(10, YEAR))).await;
     check_retries(SlidingWindow::new(Quota::per(10, YEAR))).await;
@@ -88,9 +88,10 @@ async fn a_retry_is_free_in_the_other_process() {
     check_retries(tower_sluice::algorithm::CalendarWindow::monthly(10)).await;
 }
 
-/// Of retries that come at once to two processes, as many are free as may be. The key's budget bounds all of them.
+/// If two processes get many retries at once, exactly the permitted number is free. The key's budget bounds all of
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn retries_at_once_are_free_exactly_so_often() {
+async fn simultaneous_retries_are_free_exactly_that_often() {
     let processes = two().await;
     let layers = processes
         .each_ref()
@@ -110,7 +111,7 @@ async fn retries_at_once_are_free_exactly_so_often() {
     assert_eq!(left(&layers[1], "a", "last").await, Some(100 - 19));
 }
 
-/// A budget of two per year has two free retries, however many requests are retried.
+/// A budget of two per year has two free retries, even if many requests are retried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keys_budget_bounds_its_free_retries() {
     let [one, _] = two().await;
@@ -140,7 +141,7 @@ async fn a_rejected_free_retry_is_put_back() {
     let both = RateLimitLayer::builder([once, gate()]).verdict().build();
     assert_eq!(left(&both, "a", "k").await, Some(9));
     recorded(&one, 1).await;
-    // Another request uses the gate up, so the retry is rejected there.
+    // Another request uses up the gate, so the retry is rejected there.
     assert_eq!(left(&layer(gate()), "a", "x").await, Some(0));
     assert_eq!(left(&both, "a", "k").await, None);
     let value = || async {
@@ -158,7 +159,7 @@ async fn look(layer: &RateLimitLayer) -> Offenders {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_look_shows_the_rejections_of_both_processes() {
+async fn a_peek_shows_both_processes_rejections() {
     let [one, other] = two().await.map(|postgres| {
         let limited = policy(&postgres, "api", FixedWindow::new(Quota::per(1, YEAR)));
         layer(limited.track_offenders(ShowKey::prefix(3)))
@@ -177,7 +178,7 @@ async fn a_look_shows_the_rejections_of_both_processes() {
     }
 }
 
-/// A process that has lost the table of records decides as ever.
+/// A process that has lost the table of records keeps deciding.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_records_limits_over_time_hold() {
     let [one, _] = two().await;
@@ -191,7 +192,7 @@ async fn without_records_limits_over_time_hold() {
     }
     assert_eq!(admitted, 3);
     assert!(look(&limited).await.missing().is_some(), "a look says that the others are missing");
-    // Nor do charges with references, which fail, stop them.
+    // Charges with references fail, but do not stop them, either.
     let by_hand = layer(policy(&one, "p", FixedWindow::new(Quota::per(3, YEAR))));
     for job in 0..20 {
         let debit = Debit::units(1).reference(format!("job-{job}"));
@@ -200,15 +201,16 @@ async fn without_records_limits_over_time_hold() {
     assert_eq!(left(&by_hand, "b", "k").await, Some(2));
 }
 
-/// Charges seven units for a job. Returns whether it was entered.
+/// Charges seven units for a job, and returns whether it was entered.
 async fn charge(handle: &LimitsHandle, job: u64) -> bool {
     let debit = Debit::units(7).reference(format!("job-{job}"));
     !handle.charge("p", &PartitionKey::from("a"), debit).await.unwrap().is_repeated()
 }
 
-/// Each would make the others of its process read the key again, until their time is over: of 600, 29 were entered.
+/// Each charge would make the others in its process read the key again, until their time is over: only 29 of 600 were
+/// entered.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn charges_at_once_to_one_key_are_all_entered() {
+async fn simultaneous_charges_are_all_entered() {
     let postgres = process(pool(4)).await.timeout(Duration::from_secs(20));
     let limited = layer(policy(&postgres, "p", FixedWindow::new(Quota::per(1_000_000, YEAR))));
     let handle = limited.handle();
@@ -224,7 +226,7 @@ async fn charges_at_once_to_one_key_are_all_entered() {
 
 /// Four processes charge for the same jobs, in the same order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_charge_by_hand_is_entered_once_in_all_processes() {
+async fn a_manual_charge_is_entered_once() {
     const JOBS: u64 = 20;
     let one = process(pool(1)).await;
     let handle = |postgres: &Postgres| layer(policy(postgres, "p", FixedWindow::new(Quota::per(1_000, YEAR)))).handle();
@@ -250,7 +252,7 @@ async fn a_charge_by_hand_is_entered_once_in_all_processes() {
     assert_eq!(records(&one, "p:%").await.len() as u64, JOBS);
 }
 
-/// Its record stays where it was, and is written anew: with a key that has a row, and with one that has none.
+/// Its record stays where it was, and is written anew: with a key that has a row, and with one that does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reference_is_known_for_seven_days() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));

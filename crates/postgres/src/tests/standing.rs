@@ -36,7 +36,7 @@ async fn debts_of_several_processes_add_up() {
 
 /// While the clock is set back, all ends are moved with it.
 #[tokio::test]
-async fn a_clock_that_is_set_back_lengthens_no_ban() {
+async fn a_clock_set_back_lengthens_no_ban() {
     let clock = ManualClock::starting_at(NOW);
     let postgres = process(pool(1)).await.with_clock(clock.clone());
     let window = FixedWindow::new(quota());
@@ -55,7 +55,7 @@ async fn a_clock_that_is_set_back_lengthens_no_ban() {
     assert_eq!((charge.standing, charge.charged), (Standing::default(), 1));
 }
 
-/// Bans a key as a penalty does whose bans grow.
+/// Bans a key like a penalty whose bans grow.
 async fn ban(postgres: &Postgres) -> Applied<GcraState> {
     let change = StandingChange {
         spans: [1, 2, 4].map(|minutes| minutes * MINUTE).to_vec(),
@@ -65,8 +65,9 @@ async fn ban(postgres: &Postgres) -> Applied<GcraState> {
     row(postgres, &TokenBucket::new(quota()), 1).stand(change).await.expect("a server that works")
 }
 
+/// All processes count them together.
 #[tokio::test]
-async fn bans_grow_over_all_processes_until_they_are_forgotten() {
+async fn bans_grow_until_they_are_forgotten() {
     let clock = ManualClock::starting_at(NOW);
     let first = process(pool(1)).await.with_clock(clock.clone());
     let second = first.clone().with_pool(pool(1));
@@ -88,7 +89,7 @@ async fn bans_grow_over_all_processes_until_they_are_forgotten() {
 
 /// A row is kept for as long as its bans are remembered.
 #[tokio::test]
-async fn bans_are_remembered_although_nothing_is_owed() {
+async fn bans_without_a_debt_are_remembered() {
     let clock = ManualClock::starting_at(NOW);
     let postgres = process(pool(1)).await.with_clock(clock.clone());
     ban(&postgres).await;

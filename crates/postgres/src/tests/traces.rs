@@ -1,5 +1,5 @@
-//! Random steps on one key, also under quotas that change and by clocks that are set back: every answer is the
-//! algorithm's, exactly.
+//! Random steps on one key, with quotas that change and clocks that are set back. Every answer is exactly the
+//! algorithm's.
 
 use std::collections::HashMap;
 
@@ -14,17 +14,17 @@ use super::*;
 use crate::kept::{Numbers, terms};
 use crate::sql::Kind;
 
-/// What a plain map keeps of a key.
+/// A key in a plain map.
 #[derive(Clone)]
 struct KeyModel<A: Kept> {
     state: A::State,
-    /// The algorithm under whose quota it is kept.
+    /// The algorithm under whose quota the state is kept.
     under: A,
     /// The clock at the last decision, in whole microseconds.
     changed: u64,
 }
 
-/// A clock that was set back: the debt of a bucket is as it was, and a window is the next one at most.
+/// A clock that was set back leaves a bucket's debt as it was, and lets a window be the next one at most.
 fn corrected<A: Kept>(model: &KeyModel<A>, now: Timestamp) -> A::State {
     let mut numbers = Numbers::of(&model.under, Some(&model.state));
     let Numbers { limit, period, .. } = numbers;
@@ -40,7 +40,7 @@ fn corrected<A: Kept>(model: &KeyModel<A>, now: Timestamp) -> A::State {
     numbers.state(&model.under, now).unwrap()
 }
 
-/// Compares all that a client may see.
+/// Compares everything that a client may see.
 fn assert_same(found: &tower_sluice::Decision, expected: &tower_sluice::Decision, context: &str) {
     let shown = |decision: &tower_sluice::Decision| {
         (
@@ -102,7 +102,7 @@ impl<A: Kept> Trace<A> {
         }
         assert_eq!(applied.charged, charged, "{context}");
         if let Some(state) = expected {
-            // Rejections are written too: a sliding window is then rolled to the present one.
+            // Rejections are written too, because they roll a sliding window to the present one.
             let state = algorithm.refund(state, now, 0, Receipt::NONE);
             self.model.insert(id, KeyModel { state, under: algorithm.clone(), changed: now.as_nanos() / 1_000 });
         }
@@ -112,7 +112,7 @@ impl<A: Kept> Trace<A> {
         let now = self.clock.now();
         let Some((id, cost, receipt, by)) = self.receipts.pop() else { return };
         self.apply(&by, id, Transition::Refund { cost, receipt }).await;
-        // Nothing is owed for a charge of an earlier window: then the row is not written.
+        // Nothing is owed for a charge to an earlier window, so the row is not written.
         let is_owed = by.receipt_number(receipt, now).is_some();
         let Some(model) = self.model.get_mut(&id).filter(|_| is_owed) else { return };
         let [own, kept] = [&by, &model.under].map(|under| terms(&under.quota()));
@@ -138,7 +138,7 @@ impl<A: Kept> Trace<A> {
         let under = applied.kept.and_then(|quota| algorithm.under(quota)).unwrap_or_else(|| algorithm.clone());
         let model = self.model.get(&id);
         let expected = model.map(|model| corrected(model, now));
-        // A state of another calendar counts in the present window.
+        // Another calendar's state counts in the present window.
         let expected =
             expected.map(|state| if is_calendar(A::KIND) { under.inherit(state, &under.quota(), now) } else { state });
         if let Some(model) = model {
@@ -151,12 +151,12 @@ impl<A: Kept> Trace<A> {
     }
 }
 
-/// Whether windows are of the calendar, which a state does not name.
+/// Whether this algorithm has calendar windows, which a state does not name.
 fn is_calendar(kind: Kind) -> bool {
     !matches!(kind, Kind::Bucket | Kind::FixedWindow | Kind::SlidingWindow)
 }
 
-/// Every step is made under one of these quotas, by one clock, which is also set back.
+/// Makes every step under one of these quotas, by one clock, which is also set back.
 pub(super) async fn trace<A: Kept>(postgres: Postgres, quotas: &[A], seed: u64, steps: usize) {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_123_456_789));
     // A row may be deleted once it has expired, although the clock is set back then.
@@ -165,7 +165,7 @@ pub(super) async fn trace<A: Kept>(postgres: Postgres, quotas: &[A], seed: u64, 
     let mut trace = Trace { postgres, clock, random, model: HashMap::new(), receipts: Vec::new() };
     for step in 0..steps {
         let id = trace.random.below(8);
-        // Mostly, the quota of a key stays.
+        // A key mostly keeps its quota.
         let other = if trace.random.below(8) == 0 { trace.random.below(8) } else { 0 };
         let algorithm = quotas[usize::try_from(id + other).unwrap() % quotas.len()].clone();
         let context = format!("step {step} of seed {seed}, key {id}, {:?}", trace.clock.now());
@@ -191,7 +191,7 @@ pub(super) async fn trace<A: Kept>(postgres: Postgres, quotas: &[A], seed: u64, 
 }
 
 #[tokio::test]
-async fn buckets_decide_as_the_algorithm() {
+async fn buckets_match_the_algorithm() {
     let quotas = [
         TokenBucket::new(quota().burst(3)),
         TokenBucket::new(quota().burst(20)),
@@ -204,7 +204,7 @@ async fn buckets_decide_as_the_algorithm() {
 }
 
 #[tokio::test]
-async fn fixed_windows_decide_as_the_algorithm() {
+async fn fixed_windows_match_the_algorithm() {
     let quotas =
         [quota(), Quota::per(70, Duration::from_secs(60)), Quota::per(30, Duration::from_nanos(61_000_000_007))];
     trace(process(pool(1)).await, &quotas.map(FixedWindow::new), 3, rounds(3_000, 100_000)).await;
@@ -218,7 +218,7 @@ async fn fixed_windows_decide_as_the_algorithm() {
 }
 
 #[tokio::test]
-async fn sliding_windows_decide_as_the_algorithm() {
+async fn sliding_windows_match_the_algorithm() {
     let quotas =
         [quota(), Quota::per(70, Duration::from_secs(60)), Quota::per(30, Duration::from_nanos(61_000_000_007))];
     trace(process(pool(1)).await, &quotas.map(SlidingWindow::new), 5, rounds(3_000, 100_000)).await;
@@ -233,7 +233,7 @@ async fn sliding_windows_decide_as_the_algorithm() {
 
 #[cfg(feature = "calendar")]
 #[tokio::test]
-async fn windows_of_the_calendar_decide_as_the_algorithm() {
+async fn calendar_windows_match_the_algorithm() {
     use tower_sluice::algorithm::CalendarWindow;
 
     let berlin = |window: CalendarWindow| window.zone("Europe/Berlin").unwrap();

@@ -1,14 +1,13 @@
-//! At most one statement of a process is in flight for a key.
+//! A process has at most one statement in flight for a key.
 
 use tower_sluice::algorithm::{FixedWindow, TokenBucket};
 
 use super::*;
 use crate::joint::{JointCall, KeyPart};
 
-/// Twenty requests for the policies of one client wait for a lock. All of them but one waited on the server, each with
-/// a connection.
+/// Twenty requests for one client's policies wait for a lock. All but one waited on the server, each with a connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_statement_of_a_process_waits_for_a_row() {
+async fn one_statement_per_process_waits() {
     let server = PostgresServer::start();
     let postgres = process(pool_of(&server.url(), 8)).await;
     let charge = Transition::Charge { cost: 1, count: 1 };
@@ -42,6 +41,6 @@ async fn one_statement_of_a_process_waits_for_a_row() {
     }
     assert_eq!(one.await.unwrap().unwrap().charged, 1);
     let used = format!("SELECT sum(used) FROM {}", postgres.table_name());
-    // Buckets use no units of a window.
+    // Buckets do not use a window's units.
     assert_eq!(server.run(&used), "42");
 }

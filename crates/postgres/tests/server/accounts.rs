@@ -1,4 +1,4 @@
-//! Units that were bought, which processes enter that are killed.
+//! Prepaid units, entered by processes that are killed.
 
 use tower_sluice::SharedBalance;
 use tower_sluice::limiter::Credit;
@@ -24,7 +24,7 @@ async fn credit(balance: &SharedBalance<PostgresRecords>, number: u64) -> u64 {
     balance.credit(&"alice".into(), credit).await.unwrap().remaining()
 }
 
-/// What a process of the test below runs, until it is killed. Otherwise, nothing.
+/// The program that each process in the test below runs, until it is killed. Otherwise, does nothing.
 #[tokio::test]
 async fn this_process_credits() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -37,7 +37,7 @@ async fn this_process_credits() {
 
 /// Two processes at a time enter the same payments, in the same order, and are killed at any moment.
 #[tokio::test]
-async fn payments_entered_by_killed_processes_count_once() {
+async fn killed_processes_enter_payments_once() {
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
     run_and_kill(&server, "accounts::this_process_credits", URL, INVOICES);

@@ -1,4 +1,4 @@
-//! Charges by hand to a window, which processes enter that are killed.
+//! Charges by hand to a window, entered by processes that are killed.
 
 use tower_sluice::algorithm::FixedWindow;
 use tower_sluice::limiter::Debit;
@@ -15,7 +15,7 @@ const JOBS: u64 = 200;
 
 const UNITS: u64 = 7;
 
-/// The first half of the jobs uses it up, and the others are a debt.
+/// The first half of the jobs uses it up, and the others become a debt.
 const LIMIT: u64 = JOBS * UNITS / 2;
 
 fn handle(url: &str) -> LimitsHandle {
@@ -28,7 +28,7 @@ async fn charge(handle: &LimitsHandle, number: u64) -> Duration {
     handle.charge("jobs", &PartitionKey::from("alice"), debit).await.unwrap().decision().reset_after()
 }
 
-/// What a process of the test below runs, until it is killed. Otherwise, nothing.
+/// The program that each process in the test below runs, until it is killed. Otherwise, does nothing.
 #[tokio::test]
 async fn this_process_charges() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -41,7 +41,7 @@ async fn this_process_charges() {
 
 /// Two processes at a time charge for the same jobs, in the same order, and are killed at any moment.
 #[tokio::test]
-async fn jobs_charged_by_killed_processes_count_once() {
+async fn killed_processes_charge_jobs_once() {
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
     run_and_kill(&server, "by_hand::this_process_charges", URL, JOBS);
@@ -50,7 +50,7 @@ async fn jobs_charged_by_killed_processes_count_once() {
     for number in 0..JOBS {
         reset_after = charge(&handle, number).await;
     }
-    // The units of this window and of the next are used up.
+    // The units in this window and in the next are used up.
     assert!((100 * DAY..=200 * DAY).contains(&reset_after), "{reset_after:?}");
     assert_eq!(server.run("SELECT used FROM sluice_state"), LIMIT.to_string());
     assert_eq!(server.run("SELECT count(*) FROM sluice_state_records"), JOBS.to_string(), "each job has a record");

@@ -1,13 +1,13 @@
-//! The clock of the server was set back: rows are from the future. Each key recovers at once.
+//! The server's clock was set back, so rows are from the future. Each key recovers at once.
 //!
-//! What a test does is the opposite, and has the same effect: it moves a row into the future.
+//! The tests do the opposite, which has the same effect: they move a row into the future.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
 use super::server::PostgresServer;
 use super::*;
 
-/// Makes a key that was used by a clock which was ahead by 1,000 days. Returns the limiter of another process.
+/// Makes a key that was used by a clock which was ahead by 1,000 days. Returns another process's limiter.
 async fn moved<A: Kept>(algorithm: A, uses: u64, moves: &str) -> (PostgresServer, Over<A>) {
     let server = PostgresServer::start();
     let postgres = process(&pool(&server.url(), 1));
@@ -31,7 +31,7 @@ fn assert_present(server: &PostgresServer) {
 }
 
 #[tokio::test]
-async fn a_bucket_owes_as_much_as_it_did() {
+async fn a_bucket_keeps_its_debt() {
     // A unit in ten days.
     let bucket = TokenBucket::new(quota(10));
     let moves = "number = number + 1000 * 86400::numeric * 1000000000 * 10";
@@ -49,7 +49,7 @@ async fn a_bucket_owes_as_much_as_it_did() {
 }
 
 #[tokio::test]
-async fn a_fixed_window_is_the_next_one_at_most() {
+async fn a_future_fixed_window_becomes_the_next() {
     for uses in [3, 10] {
         let (server, limiter) = moved(FixedWindow::new(quota(10)), uses, "number = number + 10").await;
         assert_eq!(peek(&limiter, 0).await.remaining(), 10 - uses);
@@ -64,7 +64,7 @@ async fn a_fixed_window_is_the_next_one_at_most() {
 }
 
 #[tokio::test]
-async fn a_sliding_window_is_the_next_one_at_most() {
+async fn a_future_sliding_window_becomes_the_next() {
     for uses in [3, 10] {
         let (server, limiter) = moved(SlidingWindow::new(quota(10)), uses, "number = number + 10").await;
         assert_eq!(peek(&limiter, 0).await.remaining(), 10 - uses);
@@ -80,7 +80,7 @@ async fn a_sliding_window_is_the_next_one_at_most() {
 
 #[cfg(feature = "calendar")]
 #[tokio::test]
-async fn a_window_of_the_calendar_counts_as_the_present_one() {
+async fn a_future_calendar_window_becomes_the_present() {
     let month = tower_sluice::algorithm::CalendarWindow::monthly(10);
     for uses in [3, 10] {
         let (server, limiter) =
@@ -96,9 +96,9 @@ async fn a_window_of_the_calendar_counts_as_the_present_one() {
     }
 }
 
-/// A ban ends as much later than now as it would have.
+/// A ban lasts as long from now on as it would have without the clock's change.
 #[tokio::test]
-async fn a_ban_lasts_as_long_as_it_would_have() {
+async fn a_ban_keeps_its_remaining_length() {
     async fn check<A: Kept>(algorithm: A) {
         // It was to end a day later.
         let moves = "banned_until = round((extract(epoch FROM changed) + 1001 * 86400) * 1000000000)";

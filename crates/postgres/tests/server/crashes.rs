@@ -1,5 +1,4 @@
-//! Servers that are killed or stand still while they are asked: a decision that fails is an error, and never a
-//! rejection.
+//! Servers that are killed or stand still under load. A decision that fails is an error, and never a rejection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_millis(500);
 /// More than these tests ask for.
 const MUCH: u64 = 1_000_000_000;
 
-/// Tasks that ask for one unit of one key, again and again.
+/// Tasks that repeatedly ask for one unit of one key.
 struct Load {
     counts: Arc<Counts>,
     tasks: Vec<JoinHandle<()>>,
@@ -30,7 +29,7 @@ struct Load {
 struct Counts {
     ends: AtomicBool,
     admitted: AtomicU64,
-    /// Requests without a decision, whose statement was certainly not carried out, and all others.
+    /// Requests without a decision whose statement was certainly not carried out, and all others.
     uncharged: AtomicU64,
     unknown: AtomicU64,
 }
@@ -65,13 +64,13 @@ impl Load {
         self.counts.admitted.load(Ordering::Relaxed)
     }
 
-    /// Waits until it gets many more decisions.
+    /// Waits until there are many more decisions.
     async fn goes_on(&self) {
         let before = self.admitted();
         eventually("the server decides", async || self.admitted() > before + 500).await;
     }
 
-    /// Ends. Returns how many requests were admitted, and how many failed of which it is not known.
+    /// Ends the load. Returns how many requests were admitted, and how many failed with an unknown outcome.
     async fn end(self) -> (u64, u64) {
         self.counts.ends.store(true, Ordering::Relaxed);
         for task in self.tasks {
@@ -119,18 +118,18 @@ async fn no_charge_is_lost<A: Kept>(algorithm: A, used: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_logged_table_loses_no_charge_of_a_window_when_the_server_is_killed() {
+async fn a_killed_server_keeps_a_windows_charges() {
     no_charge_is_lost(FixedWindow::new(quota(MUCH)), "SELECT used FROM sluice_state").await;
 }
 
-/// Of a bucket that earns one unit in 100 days, what is owed tells how many were charged.
+/// A bucket earns one unit in 100 days, so its debt shows how many were charged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_logged_table_loses_no_charge_of_a_bucket_when_the_server_is_killed() {
+async fn a_killed_server_keeps_a_buckets_charges() {
     let used = "SELECT ceil((number - extract(epoch FROM changed) * 1000000000) / quota_period) FROM sluice_state";
     no_charge_is_lost(TokenBucket::new(quota(1).burst(MUCH)), used).await;
 }
 
-/// As the migration says: then all keys have their full budgets.
+/// All keys have their full budgets then, as the migration says.
 #[tokio::test]
 async fn a_crash_empties_an_unlogged_table() {
     let mut server = PostgresServer::start();
@@ -147,16 +146,17 @@ async fn a_crash_empties_an_unlogged_table() {
     assert_eq!(limiter.peek(&"key".into(), 0).await.unwrap().remaining(), 9, "the key had its full budget");
 }
 
-/// A statement goes to a server that does not answer, and nobody waits longer for it than the timeout.
+/// A statement goes to a server that does not answer, and its caller does not wait for longer than the timeout. Once
+/// the server continues, it decides again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stands_still_fails_decisions_in_time_and_decides_again_when_it_goes_on() {
+async fn a_stalled_server_fails_decisions_in_time() {
     let mut server = PostgresServer::start();
     let postgres = Postgres::new(pool(&server.url(), 8)).timeout(TIMEOUT);
     postgres.migrate().await.unwrap();
     let limiter = limiter_without_coalescing(&postgres, FixedWindow::new(quota(MUCH)));
     eventually("the server decides", async || ask(&limiter, "key").await.is_ok()).await;
     server.suspend();
-    // It has a connection, over which it asks.
+    // The limiter has a connection, over which it asks.
     some_attempt_async("a decision fails within its timeout", async || {
         let begun = Instant::now();
         let error = ask(&limiter, "key").await.unwrap_err();
@@ -182,9 +182,9 @@ async fn a_server_that_stands_still_fails_decisions_in_time_and_decides_again_wh
     load.end().await;
 }
 
-/// An operator ends a connection: the statement that ran over it fails, and the store makes another one.
+/// An operator ends a connection. The statement that ran over it fails, and the store makes another one.
 #[tokio::test]
-async fn a_connection_that_is_ended_is_replaced() {
+async fn an_ended_connection_is_replaced() {
     let server = PostgresServer::start();
     let postgres = process(&pool(&server.url(), 1));
     postgres.migrate().await.unwrap();

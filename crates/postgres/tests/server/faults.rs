@@ -1,5 +1,5 @@
-//! Servers and pools that are set up wrongly, or that others block: each has a name and a cure, and what becomes of a
-//! request is what its policy says.
+//! Servers and pools that are misconfigured, or that others block. Each fault has a name and a cure, and the policy
+//! decides what happens to the request.
 
 use std::convert::Infallible;
 
@@ -14,14 +14,14 @@ use super::server::PostgresServer;
 use super::timing::eventually;
 use super::*;
 
-/// How long a call may take that is to fail for lack of time.
+/// The timeout for calls that should fail for lack of time.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn at_most_ten(postgres: &Postgres) -> Over<FixedWindow> {
     limiter_without_coalescing(postgres, FixedWindow::new(quota(10)))
 }
 
-/// A database of its own with a table, and a client of it that is none of ours.
+/// A separate database with a table, and a client to it that is not ours.
 async fn database() -> (String, Client) {
     let url = PostgresServer::shared().database();
     process(&pool(&url, 1)).migrate().await.unwrap();
@@ -30,12 +30,12 @@ async fn database() -> (String, Client) {
     (url, client)
 }
 
-/// Lets another session lock the rows of the table, to the end of its transaction.
+/// Lets another session lock the table's rows, to the end of its transaction.
 async fn lock(client: &Client) {
     client.batch_execute("BEGIN; SELECT FROM sluice_state FOR UPDATE").await.unwrap();
 }
 
-/// Waits until so many of our statements wait for a lock.
+/// Waits until this many statements wait for a lock.
 async fn waiting(client: &Client, statements: i64) {
     let text = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
     eventually("statements wait for a lock", async || {
@@ -57,7 +57,7 @@ async fn send(postgres: &Postgres, mode: FailureMode) -> (u16, bool) {
     (response.status().as_u16(), verdict.policies().iter().any(|policy| policy.fell_back()))
 }
 
-/// Checks what a decision fails by, what the message advises, and what becomes of requests.
+/// Checks a decision's fault, the advice in its message, and the fate of requests.
 async fn fails(postgres: &Postgres, kind: FaultKind, cure: &str) {
     let error = ask(&at_most_ten(postgres), "key").await.unwrap_err();
     let text = fault(&error).to_string();
@@ -74,7 +74,7 @@ async fn recovers(url: &str) {
 }
 
 #[tokio::test]
-async fn a_missing_table() {
+async fn a_missing_table_has_a_cure() {
     let url = PostgresServer::shared().database();
     let postgres = process(&pool(&url, 1));
     fails(&postgres, FaultKind::NoTable, "run the migration").await;
@@ -83,7 +83,7 @@ async fn a_missing_table() {
 }
 
 #[tokio::test]
-async fn a_table_of_another_version() {
+async fn an_outdated_table_has_a_cure() {
     let (url, client) = database().await;
     client.batch_execute("ALTER TABLE sluice_state RENAME bans TO something").await.unwrap();
     let limiter = at_most_ten(&process(&pool(&url, 1)));
@@ -93,7 +93,7 @@ async fn a_table_of_another_version() {
 }
 
 #[tokio::test]
-async fn a_table_whose_columns_were_altered() {
+async fn altered_columns_have_a_cure() {
     for altered in [
         "ALTER TABLE sluice_state ALTER used TYPE text",
         "ALTER TABLE sluice_state DROP CONSTRAINT sluice_state_pkey",
@@ -109,7 +109,7 @@ async fn a_table_whose_columns_were_altered() {
 }
 
 #[tokio::test]
-async fn a_database_that_lacks_a_letter() {
+async fn an_unsupported_letter_is_an_encoding_fault() {
     let server = PostgresServer::shared();
     server.run("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'");
     let url = format!("{}latin", server.url().strip_suffix("postgres").unwrap());
@@ -124,16 +124,16 @@ async fn a_database_that_lacks_a_letter() {
 
 #[test]
 #[should_panic(expected = "has a NUL")]
-fn a_name_with_a_nul() {
+fn a_name_with_a_nul_fails() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let _enter = runtime.enter();
     let postgres = Postgres::new(pool("postgres://postgres@127.0.0.1:1/none", 1));
     let _ = PostgresStore::new(&postgres, "per\0client");
 }
 
-/// A process has prepared its statements, and then somebody changes the table.
+/// A process has prepared its statements, and then an operator changes the table.
 #[tokio::test]
-async fn a_table_that_is_changed_meanwhile() {
+async fn a_table_changed_meanwhile_fails() {
     let (url, client) = database().await;
     let limiter = at_most_ten(&process(&pool(&url, 1)));
     assert_eq!(ask(&limiter, "key").await.unwrap().remaining(), 9);
@@ -146,7 +146,7 @@ async fn a_table_that_is_changed_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_role_without_permission() {
+async fn a_role_without_permission_fails() {
     let (url, client) = database().await;
     let role = format!("weak_{}", std::process::id());
     client.batch_execute(&format!("CREATE ROLE {role} LOGIN")).await.unwrap();
@@ -160,7 +160,7 @@ async fn a_role_without_permission() {
 }
 
 #[tokio::test]
-async fn a_role_that_does_not_exist() {
+async fn a_missing_role_fails() {
     let (url, _) = database().await;
     let as_nobody = url.replace("postgres@", "nobody_of_that_name@");
     fails(&process(&pool(&as_nobody, 1)), FaultKind::NoPermission, "check its password").await;
@@ -168,7 +168,7 @@ async fn a_role_that_does_not_exist() {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_no_writes() {
+async fn a_read_only_server_fails() {
     let (url, client) = database().await;
     let set = "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', \
                current_database()); END $$";
@@ -180,9 +180,9 @@ async fn a_server_that_takes_no_writes() {
     recovers(&url).await;
 }
 
-/// The row is locked by a session that somebody has forgotten.
+/// A forgotten session has locked the row.
 #[tokio::test]
-async fn a_statement_that_the_server_cancels() {
+async fn a_statement_cancelled_by_the_server_fails() {
     for setting in ["statement_timeout", "lock_timeout"] {
         let (url, client) = database().await;
         let limiter = at_most_ten(&process(&pool(&url, 1)));
@@ -196,7 +196,7 @@ async fn a_statement_that_the_server_cancels() {
 }
 
 #[tokio::test]
-async fn a_row_that_others_lock_for_longer_than_the_timeout() {
+async fn a_row_locked_by_others_times_out() {
     let (url, client) = database().await;
     let limiter = at_most_ten(&process(&pool(&url, 1)));
     assert!(ask(&limiter, "key").await.unwrap().is_allowed());
@@ -220,16 +220,16 @@ async fn a_row_that_others_lock_for_longer_than_the_timeout() {
     assert!(ask(&limiter, "key").await.is_ok());
 }
 
-/// The program has all connections of the pool that it shares with the limits.
+/// The program has all connections in the pool that it shares with the limits.
 #[tokio::test]
-async fn a_pool_that_the_program_has_used_up() {
+async fn a_pool_in_use_blocks_no_decision() {
     let (url, _client) = database().await;
     let pool = pool(&url, 1);
     let _used_up = pool.get().await.unwrap();
     assert_eq!(ask(&at_most_ten(&process(&pool)), "key").await.unwrap().remaining(), 9);
 }
 
-/// The key of an unlogged table cannot be looked up on a standby, by whatever statement.
+/// No statement can look up an unlogged table's key on a standby.
 #[tokio::test]
 async fn a_standby_without_the_unlogged_table() {
     let primary = PostgresServer::with(&["wal_level = replica"]);
@@ -256,7 +256,7 @@ async fn a_standby_without_the_unlogged_table() {
 }
 
 #[tokio::test]
-async fn transactions_that_are_not_under_read_committed() {
+async fn another_isolation_is_a_serialization_fault() {
     for level in ["repeatable%20read", "serializable"] {
         let (url, client) = database().await;
         let limiter = at_most_ten(&process(&pool(&url, 1)));

@@ -1,5 +1,5 @@
-//! Processes that have units in flight and are killed. The end of a lease is read from the server, by whose clock it
-//! ends, so nothing depends on how fast this machine is.
+//! Processes that hold units in flight and are killed. A lease's end is read from the server, by whose clock it ends,
+//! so the test does not depend on this machine's speed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -28,7 +28,7 @@ fn limited(url: &str, lease: Duration) -> Limited {
     SharedConcurrency::new(process(&pool(url, 2)).records(), "test", LIMIT).lease(lease)
 }
 
-/// A process of its own, which runs this test binary and holds three units.
+/// A separate process, which runs this test binary and holds three units.
 struct Holder(Child);
 
 impl Holder {
@@ -53,13 +53,14 @@ impl Drop for Holder {
     }
 }
 
-/// What a [`Holder`] runs, until its standard input ends with the process that started it. Otherwise, nothing.
+/// The program that a [`Holder`] runs, until its standard input ends with the process that started it. Otherwise, does
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_process_holds_units() {
     let Ok(url) = std::env::var(URL) else { return };
     let limiter = limited(&url, LEASE);
     let mut permit = None;
-    // In a short lease, calls have short timeouts.
+    // With a short lease, calls have short timeouts.
     eventually("the units are free", async || {
         permit = limiter.acquire(&PartitionKey::from("a"), 3).await.ok().and_then(Permit::admitted);
         permit.is_some()
@@ -74,16 +75,16 @@ fn server_time(server: &PostgresServer) -> u64 {
     server.run("SELECT (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint").parse().unwrap()
 }
 
-/// The end of the last lease of the one key, if there is any.
+/// When the key's last lease ends, if there is one.
 fn lease_end(server: &PostgresServer) -> Option<u64> {
     let value = server.run("SELECT encode(value, 'hex') FROM sluice_state_records");
-    // After a head of 9 bytes, each field has 40, of which the fourth number is the end.
+    // After a head of 9 bytes, each field has 40, and its fourth number is the end.
     let fields = value.get(18..)?.as_bytes().chunks(80);
     fields.map(|field| u64::from_str_radix(std::str::from_utf8(&field[48..64]).unwrap(), 16).unwrap()).max()
 }
 
 #[tokio::test]
-async fn units_of_a_killed_process_return_with_its_lease() {
+async fn units_of_killed_processes_return() {
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
     let limiter = limited(&server.url(), HOUR);

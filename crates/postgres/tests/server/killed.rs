@@ -7,8 +7,8 @@ use tower_sluice::testing::Random;
 
 use super::server::PostgresServer;
 
-/// Runs a test of this program in processes of its own, two at a time and twenty in all, and kills each at any moment.
-/// The test is told the server by a variable. It prints a line that begins with `entered` for each entry.
+/// Runs a test from this program in separate processes, two at a time and twenty in all, and kills each at any moment.
+/// A variable gives the server's address to the test, which prints a line that begins with `entered` for each entry.
 pub(crate) fn run_and_kill(server: &PostgresServer, test: &str, variable: &str, entries: u64) {
     let mut random = Random::of_trial(0);
     for _ in 0..10 {

@@ -1,4 +1,4 @@
-//! Several processes on one table, and servers that are killed, stand still, or are set up wrongly.
+//! Several processes on one table, and servers that are killed, stand still, or are misconfigured.
 #![cfg(feature = "deadpool")]
 
 mod accounts;
@@ -31,14 +31,14 @@ use tower_sluice::limiter::Ask;
 use tower_sluice::{Decision, Limiter, LimiterError, LimiterExt, Quota, RateLimiter};
 use tower_sluice_postgres::{Kept, Postgres, PostgresFault, PostgresStore, PostgresTable};
 
-/// A timeout that no call misses, however busy the machine is.
+/// A timeout that no call misses, even on a busy machine.
 const PLENTY: Duration = Duration::from_secs(600);
 
 const DAY: Duration = Duration::from_secs(86_400);
 
 type Over<A> = RateLimiter<A, PostgresTable<<A as Algorithm>::State>>;
 
-/// So many units in 100 days: a bucket earns nothing during a test, and a window hardly ever ends.
+/// Limits to `limit` units in 100 days: a bucket earns nothing during a test, and a window hardly ever ends.
 fn quota(limit: u64) -> Quota {
     Quota::per(limit, 100 * DAY)
 }
@@ -66,14 +66,14 @@ async fn ask<A: Kept>(limiter: &Over<A>, key: &str) -> Result<Decision, LimiterE
     limiter.decide(&Ask::charge(&key.into(), 1)).decided().await
 }
 
-/// The header that names the client of a request.
+/// The header that names a request's client.
 const CLIENT: HeaderName = HeaderName::from_static("x-client");
 
 fn client() -> HeaderKey {
     HeaderKey::new(CLIENT)
 }
 
-/// What PostgreSQL did in place of a decision.
+/// PostgreSQL's fault in place of a decision.
 fn fault(error: &LimiterError) -> &PostgresFault {
     error.source().and_then(<dyn Error>::downcast_ref).unwrap_or_else(|| panic!("another error: {error}"))
 }

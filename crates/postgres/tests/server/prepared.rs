@@ -1,4 +1,4 @@
-//! A program that makes its store from a file has its tables when it begins, whoever has created them.
+//! A program that makes its store from a file has its tables when it begins, even if another role has created them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tower_sluice_config::{Config, ConfigError};
 use super::server::PostgresServer;
 use super::*;
 
-/// The store of a file that names this address.
+/// The store from a file that names this address.
 fn store(url: &str) -> Arc<dyn Store> {
     let open = || -> Result<_, ConfigError> {
         let reader = Config::reader().store("postgres", tower_sluice_postgres::file::open);
@@ -18,7 +18,7 @@ fn store(url: &str) -> Arc<dyn Store> {
     open().expect("one store")
 }
 
-/// A new database, and a client of it.
+/// A new database, and a client to it.
 async fn empty_database() -> (String, Client) {
     let url = PostgresServer::shared().database();
     let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
@@ -26,7 +26,7 @@ async fn empty_database() -> (String, Client) {
     (url, client)
 }
 
-/// Makes a role that may do what the guide grants to it, and returns the address with its name.
+/// Makes a role with the guide's grants, and returns the address with its name.
 async fn role(url: &str, client: &Client, name: &str, grant: &str) -> String {
     let name = format!("{name}_{}", std::process::id());
     client.batch_execute(&format!("CREATE ROLE {name} LOGIN; {}", grant.replace("ROLE", &name))).await.unwrap();
@@ -51,7 +51,7 @@ async fn many_processes_create_the_tables_at_once() {
 }
 
 #[tokio::test]
-async fn a_role_that_may_not_create_tables_finds_them() {
+async fn a_role_without_create_finds_tables() {
     let (url, client) = empty_database().await;
     let as_owner = Postgres::new(pool(&url, 1));
     as_owner.migrate().await.unwrap();
@@ -61,7 +61,7 @@ async fn a_role_that_may_not_create_tables_finds_them() {
 }
 
 #[tokio::test]
-async fn a_role_that_can_neither_find_nor_create_tables() {
+async fn a_role_without_any_permission_fails() {
     let (url, client) = empty_database().await;
     let as_role = role(&url, &client, "neither", "SELECT 1").await;
     let error = format!("{:#}", store(&as_role).prepare().await.expect_err("there is no table"));

@@ -24,7 +24,7 @@ const LIMIT: u64 = 777;
 const URL: &str = "SLUICE_TEST_ASKS";
 const ALGORITHM: &str = "SLUICE_TEST_ASKS_BY";
 
-/// A process of its own, which runs this test binary and makes a thousand requests.
+/// A separate process, which runs this test binary and makes a thousand requests.
 struct Asking {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -43,7 +43,7 @@ impl Asking {
         Self { child, lines }
     }
 
-    /// Reads lines up to one that begins so, and returns the rest of that one.
+    /// Reads lines up to one that begins with `begins`, and returns the rest of that line.
     fn read(&mut self, begins: &str) -> String {
         let found = self.lines.by_ref().find_map(|line| line.unwrap().strip_prefix(begins).map(str::to_owned));
         found.expect("the process has not ended")
@@ -61,7 +61,7 @@ impl Drop for Asking {
     }
 }
 
-/// What an [`Asking`] runs. Otherwise, nothing.
+/// The program that an [`Asking`] runs. Otherwise, does nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_process_asks() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -116,7 +116,7 @@ async fn ask_a_thousand_of_all(url: &str) {
 
 async fn ask_a_thousand<A: Kept>(url: &str, algorithm: A) {
     let postgres = process(&pool(url, 8));
-    // Half of them a statement each, and half as many in one as come together.
+    // Half of them take one statement each, and the others share statements when they come together.
     let limiters =
         [Arc::new(limiter(&postgres, algorithm.clone())), Arc::new(limiter_without_coalescing(&postgres, algorithm))];
     assert!(limiters[0].peek(&"shared".into(), 1).await.unwrap().is_allowed());
@@ -146,7 +146,7 @@ async fn admitted_by_processes(algorithm: &str) -> Vec<u64> {
         process.begin();
     }
     let admitted: Vec<u64> = processes.iter_mut().map(|process| process.read("admitted ").parse().unwrap()).collect();
-    // A bucket counts no units: what it owes tells how many.
+    // A bucket does not count units, but its debt shows how many were charged.
     let owed = "ceil((number - extract(epoch FROM changed) * 1000000000 * quota_limit) / quota_period)";
     let used = server.run(&format!("SELECT DISTINCT coalesce(nullif(used, 0), {owed}) FROM sluice_state"));
     assert_eq!(used, LIMIT.to_string(), "{algorithm}: {admitted:?}");
@@ -166,40 +166,40 @@ async fn processes_admit_the_limit(algorithm: &str) {
 }
 
 #[tokio::test]
-async fn eight_processes_admit_exactly_the_limit_of_a_bucket() {
+async fn eight_processes_admit_exactly_a_bucket() {
     processes_admit_the_limit("bucket").await;
 }
 
 #[tokio::test]
-async fn eight_processes_admit_exactly_the_limit_of_a_fixed_window() {
+async fn eight_processes_admit_exactly_a_fixed_window() {
     processes_admit_the_limit("fixed window").await;
 }
 
 #[tokio::test]
-async fn eight_processes_admit_exactly_the_limit_of_a_sliding_window() {
+async fn eight_processes_admit_exactly_a_sliding_window() {
     processes_admit_the_limit("sliding window").await;
 }
 
 #[cfg(feature = "calendar")]
 #[tokio::test]
-async fn eight_processes_admit_exactly_the_limit_of_a_month() {
+async fn eight_processes_admit_exactly_a_month() {
     processes_admit_the_limit("calendar").await;
 }
 
 #[tokio::test]
-async fn eight_processes_admit_exactly_the_limit_of_several_policies() {
+async fn eight_processes_admit_exactly_several_policies() {
     processes_admit_the_limit("all of them").await;
 }
 
-/// Each of 64 connections waits for the lock of the same row, all the time.
+/// Each of 64 connections waits for the same row's lock, all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hot_key_admits_exactly_its_limit_over_64_connections() {
+async fn a_hot_key_admits_exactly_its_limit() {
     const CONNECTIONS: usize = 64;
     const EACH: u64 = 100;
     const LIMIT: u64 = 5_000;
     let server = PostgresServer::start();
     process(&pool(&server.url(), 1)).migrate().await.unwrap();
-    // Each is a process of its own: the statements of one process take turns.
+    // Each is a separate process, because the statements of one process take turns.
     let asking: Vec<_> = (0..CONNECTIONS)
         .map(|_| {
             let postgres = process(&pool(&server.url(), 1));

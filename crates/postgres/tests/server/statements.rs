@@ -1,11 +1,11 @@
-//! What is sent for a decision, by the log of a server: its clock and ours, as they are outside of other tests.
+//! The statements sent for a decision, by a server's log, with its clock and ours as in production.
 
 use tower_sluice::algorithm::{FixedWindow, SlidingWindow, TokenBucket};
 
 use super::server::PostgresServer;
 use super::*;
 
-/// The first words of the statements that were executed, since the last call.
+/// The first words of the statements executed since the last call.
 struct Log<'a> {
     server: &'a PostgresServer,
     read: usize,
@@ -29,7 +29,7 @@ impl Log<'_> {
 
 /// A new row takes a second statement.
 #[tokio::test]
-async fn a_decision_on_a_known_row_takes_one_statement() {
+async fn a_known_row_takes_one_statement() {
     let server = PostgresServer::with(&["log_statement = 'mod'"]);
     let postgres = process(&pool(&server.url(), 1));
     postgres.migrate().await.unwrap();

@@ -1,4 +1,4 @@
-//! Balances that many processes share, on Redis: each step of an account is one call of a script.
+//! Balances that many processes share, on Redis: each step on an account is one script call.
 
 mod script;
 
@@ -17,14 +17,14 @@ use crate::store::failed;
 /// # What is kept
 ///
 /// A key is a hash with a field for each lot. It expires with its last lot, or never if a lot never does, or if the key
-/// owes something. A reference of a credit or a charge by hand is a key of its own, beside it. The server must not
-/// evict keys (`maxmemory-policy noeviction`), and should write its log at once (`appendfsync always`): what it loses
-/// is lost.
+/// owes something. A reference in a credit or a charge by hand is a separate key beside it. The server must not evict
+/// keys (`maxmemory-policy noeviction`), and should write its log at once (`appendfsync always`), because data that it
+/// loses is lost.
 ///
 /// # Cost
 ///
-/// One round trip per step, also for a rejection or with a reference. On the server, a key with one lot takes 120
-/// bytes, and each further lot 15; a reference takes 140. A script reads all lots of the key: 64 at most.
+/// One round trip per step, even for a rejection or with a reference. On the server, a key with one lot takes 120
+/// bytes, and each further lot 15; a reference takes 140. A script reads all the key's lots: 64 at most.
 impl Accounts for Redis {
     async fn apply(
         &self,

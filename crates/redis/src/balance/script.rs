@@ -28,7 +28,7 @@ static CREDIT: Script = balance_script!("credit");
 
 static FORGIVE: Script = balance_script!("forgive");
 
-/// The call that does a step; `None` for a step that no script does. `record` names the key of a reference.
+/// The call that does a step; `None` for a step without a script. `record` names a reference's key.
 pub(super) fn call(key: Key, step: AccountStep, record: impl Fn(Reference) -> Key) -> Option<ScriptCall> {
     Some(match step {
         AccountStep::Take { units, shortfall, reference } => {
@@ -45,7 +45,7 @@ pub(super) fn call(key: Key, step: AccountStep, record: impl Fn(Reference) -> Ke
         AccountStep::Credit { units, expiry, reference } => {
             let (micros, expiry) = match expiry {
                 CreditExpiry::Never => (0, Expiry::NEVER.millis()),
-                // The sum of this and any time of a server is exact. Zero has a meaning of its own.
+                // The sum of this and any server time is exact. Zero has a separate meaning.
                 CreditExpiry::In(span) => (span.as_nanos().div_ceil(1_000).clamp(1, (1 << 52) - 1), 0),
                 CreditExpiry::At(at) => (0, at_millis(at.duration_since(UNIX_EPOCH).unwrap_or_default())),
             };
@@ -72,7 +72,7 @@ fn millis(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Reads the reply of a script.
+/// Reads a script's reply.
 pub(super) fn read(reply: &ScriptReply) -> Result<AccountReply, BadReply> {
     let mut numbers = reply.old(0)?.ok_or(BadReply::Shape)?.split(|byte| *byte == b';').map(whole);
     let mut number = || numbers.next().flatten().ok_or(BadReply::Shape);

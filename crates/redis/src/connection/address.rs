@@ -43,13 +43,13 @@ pub(super) fn for_calls(server: ConnectionInfo) -> ConnectionInfo {
     server.set_redis_settings(login)
 }
 
-/// Returns the address of another server with the login and the TLS settings of this one.
+/// Returns another server's address with the login and the TLS settings of `like`.
 pub(super) fn moved_to(like: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match like.addr().clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure, tls_params }
         }
-        // A socket of this machine has no host and no TLS.
+        // A socket on this machine has no host and no TLS.
         _ => ConnectionAddr::Tcp(host, port),
     };
     like.clone().set_addr(addr)
@@ -69,7 +69,7 @@ pub(super) fn host_and_port(text: &str) -> Option<(&str, u16)> {
     Some((host, port.parse().ok()?))
 }
 
-/// Checks for a provider of cryptography. Without one, rustls panics when it connects.
+/// Checks for a cryptography provider. Without one, rustls panics when it connects.
 #[cfg(feature = "tls")]
 fn tls_is_possible() -> Result<(), Fault> {
     if rustls::crypto::CryptoProvider::get_default().is_some() {
@@ -94,7 +94,7 @@ mod tests {
         }
     }
 
-    /// It was opened, and then each call failed.
+    /// Such a URL was opened, and then each call failed.
     #[cfg(feature = "tls")]
     #[test]
     fn certificates_are_always_checked() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_about_a_url_does_not_hold_its_password() {
+    fn errors_never_contain_a_password() {
         for url in [
             "redis://u:hunter2@",
             "http://u:hunter2@host",

@@ -33,7 +33,7 @@ pub struct RedisBuilder {
 #[derive(Clone)]
 pub(super) enum Servers {
     Single(String),
-    /// The name of the primary, or a URL with it, and the URLs of the sentinels.
+    /// The primary's name, or a URL with it, and the sentinels' URLs.
     Sentinel(String, Vec<String>),
     Cluster(Vec<String>),
 }
@@ -59,9 +59,9 @@ impl RedisBuilder {
         self
     }
 
-    /// Sets how long a decision may take in all, for any number of calls; 50 ms by default, and a day at the most. With
-    /// zero, Redis is never called. If Redis has not answered by then, the [policy](tower_sluice::FailureMode) decides
-    /// about the request, and a charge that Redis may have made stays.
+    /// Sets how long a decision may take in total, for any number of calls; 50 ms by default, and a day at the most.
+    /// With zero, Redis is never called. If Redis has not answered by then, the [policy](tower_sluice::FailureMode)
+    /// decides about the request, and a charge that Redis may have made stays.
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
@@ -75,24 +75,23 @@ impl RedisBuilder {
         self
     }
 
-    /// Sets how many calls of one Tokio runtime to one server may be in flight at a time, at least 1; 4,096 by default:
-    /// about the number of calls that a server answers within the timeout. Further calls wait for one of them to end,
-    /// for half of the time that their decision has left, and then fail.
+    /// Sets how many calls from one Tokio runtime to one server may be in flight at a time, at least 1; 4,096 by
+    /// default: about the number of calls that a server answers within the timeout. Further calls wait for one of them
+    /// to end, for half of their decision's remaining time, and then fail.
     pub const fn max_in_flight(mut self, calls: usize) -> Self {
         self.max_in_flight = if calls == 0 { 1 } else { calls };
         self
     }
 
-    /// Sets the prefix of the names of all keys; `sluice` by default. Limiters with the same name share their budgets
+    /// Sets the prefix for the names of all keys; `sluice` by default. Limiters with the same name share their budgets
     /// if their prefix is the same, too.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
     }
 
-    /// Sets a secret for the hashes that stand for clients in the names of keys, so that a reader of the server cannot
-    /// find out by trying which clients they are. All processes that share budgets need the same secret. Empty by
-    /// default.
+    /// Sets a secret for the hashes that represent clients in key names, so that a reader of the server cannot find out
+    /// the clients by trying. All processes that share budgets need the same secret. Empty by default.
     pub fn secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
         self.secret = secret.into();
         self
@@ -157,7 +156,7 @@ impl RedisBuilder {
 }
 
 impl fmt::Debug for RedisBuilder {
-    // Without the addresses, which may hold passwords, and the secret.
+    // Leaves out the addresses, which may hold passwords, and the secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisBuilder")
             .field("timeout", &self.timeout)
@@ -173,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builders_that_cannot_open_are_misconfigured() {
+    fn a_builder_that_cannot_open_is_misconfigured() {
         let no_urls: [&str; 0] = [];
         for (builder, problem) in [
             (Redis::single("http://host"), "redis://HOST:6379"),

@@ -1,8 +1,8 @@
-//! Calls of scripts, in bundles: calls with the same script and the same arguments for different keys are made as one.
+//! Script calls in bundles: calls with the same script and the same arguments for different keys are made as one.
 //!
-//! As with Nagle's algorithm, a call that finds no other in flight is made at once. Otherwise it joins a bundle. The
-//! first call of a bundle spawns a task that lets the other tasks of the runtime run once, and then sends all calls
-//! that have joined. So a bundle is as large as the load makes it, and waits for no timer.
+//! As with Nagle's algorithm, a call that finds no other in flight is made at once. Otherwise it joins a bundle. A
+//! bundle's first call spawns a task that lets the runtime's other tasks run once, and then sends all calls that have
+//! joined. So a bundle is as large as the load makes it, and waits for no timer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +18,11 @@ use tower_sluice::store::remote::CallLimits;
 use super::{Fault, FaultKind, Redis, RedisFault as _};
 use crate::script::{Key, Script, ScriptCall, ScriptReply};
 
-/// The most keys of a bundle. A server does nothing else while it runs a script, and takes about 0.1 ms for 32 keys
-/// with one request each.
+/// A bundle's maximum number of keys. A server does nothing else while it runs a script, and takes about 0.1 ms for 32
+/// keys with one request each.
 const MAX_KEYS: usize = 32;
 
-/// Calls the scripts of a limiter. Clones share their bundles.
+/// Calls a limiter's scripts. Clones share their bundles.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 #[derive(Clone)]
 pub struct ScriptCaller {
@@ -30,7 +30,7 @@ pub struct ScriptCaller {
     state: Arc<BundleState>,
 }
 
-/// The calls of the limiters that share bundles.
+/// The calls by the limiters that share bundles.
 #[derive(Default)]
 pub(crate) struct BundleState {
     /// The number of calls in flight, and of bundles that are in flight or not sent yet.
@@ -40,12 +40,12 @@ pub(crate) struct BundleState {
 }
 
 struct Bundle {
-    /// The runtime of its task. Other runtimes have bundles of their own: a runtime that is not driven delays only its
-    /// own calls.
+    /// The runtime of its task. Other runtimes have separate bundles, because a runtime that is not driven delays only
+    /// its own calls.
     runtime: Id,
     script: &'static Script,
     args: SmallVec<[u64; 8]>,
-    /// The deadline of its first call: no other member's ends earlier.
+    /// Its first call's deadline: no other member's ends earlier.
     deadline: Instant,
     members: Vec<BundleMember>,
 }
@@ -72,7 +72,7 @@ impl ScriptCaller {
         Self { redis: redis.clone(), state: Arc::default() }
     }
 
-    /// The caller of the scripts of all queues.
+    /// The caller for the scripts of all queues.
     pub(crate) fn of_queues(redis: &Redis) -> Self {
         Self { redis: redis.clone(), state: Arc::clone(&redis.0.queue_bundles) }
     }
@@ -83,8 +83,8 @@ impl ScriptCaller {
         self.call(call, CallLimits::until(self.redis.deadline())).await
     }
 
-    /// Makes a call, perhaps in a bundle. The outcome is the same as of a call by itself. If this is dropped, or if no
-    /// answer came, the script may have run nevertheless, unless this was dropped before its bundle was sent.
+    /// Makes a call, perhaps in a bundle. The outcome is the same as for a single call. If the future is dropped, or if
+    /// no answer came, the script may have run nevertheless, unless the future was dropped before its bundle was sent.
     pub(crate) async fn call(&self, mut call: ScriptCall, limits: CallLimits) -> Result<ScriptReply, Fault> {
         // A text is for one key.
         let is_bundled = call.script.is_bundled && call.texts.is_empty();
@@ -93,7 +93,7 @@ impl ScriptCaller {
                 Ok(BundleAnswer::Reply(reply)) => return Ok(reply),
                 Ok(BundleAnswer::Failed(fault)) => return Err(fault),
                 Ok(BundleAnswer::Alone(keys)) => call.keys = keys,
-                // The task of the bundle was dropped with its runtime.
+                // The bundle's task was dropped with its runtime.
                 Err(_) => return Err(FaultKind::Cancelled.into()),
             }
         }
@@ -101,8 +101,8 @@ impl ScriptCaller {
         Ok(ScriptReply::read(self.redis.call_by(&call, limits).await?, call.keys.len())?)
     }
 
-    /// Moves the keys of a call into a bundle, and returns the receiver of its answer; `None` if the caller makes the
-    /// call at once.
+    /// Moves a call's keys into a bundle, and returns the receiver for its answer; `None` if the caller makes the call
+    /// at once.
     fn join(&self, call: &mut ScriptCall, limits: CallLimits) -> Option<oneshot::Receiver<BundleAnswer>> {
         // Relaxed: a stale count only costs time.
         if self.state.in_flight.load(Ordering::Relaxed) == 0 || !self.redis.has_one_node() {
@@ -130,7 +130,8 @@ impl ScriptCaller {
         let runtime_id = runtime.id();
         let args = call.args.clone();
         open.push(Bundle { runtime: runtime_id, script: call.script, args, deadline: limits.deadline, members });
-        // Unlocked before the spawn: a runtime that shuts down drops the task on the spot, and that locks.
+        // Unlocked before the spawn, because a runtime that shuts down drops the task on the spot, which takes the
+        // lock.
         drop(open);
         let begun = Begun { runtime: runtime_id, in_flight: InFlight::new(&self.state), has_taken: false };
         runtime.spawn(send(self.redis.clone(), begun));
@@ -163,7 +164,7 @@ impl Bundle {
     }
 }
 
-/// Runs as the task of a bundle.
+/// Runs as a bundle's task.
 async fn send(redis: Redis, mut begun: Begun) {
     // The tasks that are ready now run first, and join it.
     yield_now().await;
@@ -192,7 +193,7 @@ async fn send(redis: Redis, mut begun: Begun) {
         let alone = || BundleAnswer::Alone(keys.into());
         let outcome = match &mut replies {
             Ok(replies) => replies.next().flatten().map_or_else(alone, BundleAnswer::Reply),
-            // The script was not run: this is the one node of a cluster, which wants the keys of a call in one slot.
+            // The script was not run: this is a cluster's only node, which wants a call's keys in one slot.
             Err(fault) if fault.wants_single_keys() => alone(),
             Err(fault) => BundleAnswer::Failed(fault.clone()),
         };
@@ -201,8 +202,8 @@ async fn send(redis: Redis, mut begun: Begun) {
     }
 }
 
-/// The task of a bundle. If this is dropped before the bundle was taken, as when a runtime shuts down, the bundle is
-/// dropped with it, and its calls end.
+/// A bundle's task. If this is dropped before the bundle was taken, as when a runtime shuts down, the bundle is dropped
+/// with it, and its calls end.
 struct Begun {
     runtime: Id,
     in_flight: InFlight,
@@ -210,8 +211,8 @@ struct Begun {
 }
 
 impl Begun {
-    /// Takes the oldest bundle of this runtime, which has one task per bundle. So calls keep their order in any order
-    /// of the tasks.
+    /// Takes this runtime's oldest bundle. There is one task per bundle, so calls keep their order in any order of the
+    /// tasks.
     fn take(&mut self) -> Option<Bundle> {
         if std::mem::replace(&mut self.has_taken, true) {
             return None;
@@ -224,7 +225,7 @@ impl Begun {
 
 impl Drop for Begun {
     fn drop(&mut self) {
-        // Its members are woken outside of the lock.
+        // Its members are woken outside the lock.
         drop(self.take());
     }
 }

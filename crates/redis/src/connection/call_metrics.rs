@@ -13,7 +13,7 @@ use super::fault::Fault;
 #[cfg(feature = "metrics")]
 const DURATION: &str = "tower_sluice.rate_limiting.store.call.duration";
 
-/// One histogram of answered calls, and one for each kind of fault. Each is registered at its first use.
+/// One histogram for answered calls, and one for each kind of fault. Each is registered at its first use.
 #[derive(Default)]
 pub(super) struct CallMetrics {
     #[cfg(feature = "metrics")]

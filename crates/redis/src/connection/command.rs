@@ -4,10 +4,10 @@ use ::redis::Cmd;
 
 use crate::script::ScriptCall;
 
-/// The most digits of an argument, which is below 2^53 in nearly all calls.
+/// An argument's maximum number of digits. Nearly all are below 2^53.
 const ARGUMENT_DIGITS: usize = 16;
 
-/// The most digits of the number of keys. A call has at most one for each policy of a layer: never 10,000.
+/// The maximum number of digits in the number of keys. A call has at most one for each policy in a layer: never 10,000.
 const KEY_COUNT_DIGITS: usize = 4;
 
 /// Builds `EVALSHA` with the hash that tests give to a script, such as one with another clock.
@@ -16,7 +16,7 @@ pub(crate) fn evalsha(call: &ScriptCall, hash: &str) -> Cmd {
     command("EVALSHA", hash, call)
 }
 
-/// Builds a command in two allocations of the right size: one for its bytes, one for the ends of its arguments.
+/// Builds a command in two allocations with the right size: one for its bytes, one for the ends of its arguments.
 pub(super) fn command(name: &str, script: &str, call: &ScriptCall) -> Cmd {
     let keys = call.keys.iter().map(|key| key.as_str().len()).sum::<usize>();
     let numbers = KEY_COUNT_DIGITS + ARGUMENT_DIGITS * call.args.len();

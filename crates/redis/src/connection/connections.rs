@@ -1,7 +1,7 @@
-//! The connections of one node: one for each runtime that calls it.
+//! One node's connections: one for each runtime that calls it.
 //!
-//! A connection is driven by a task of the runtime that made it. If runtimes shared a connection, a runtime that is
-//! blocked, or that is not driven, would delay the calls of all the others.
+//! A connection is driven by a task on the runtime that made it. If runtimes shared a connection, a runtime that is
+//! blocked, or that is not driven, would delay all the others' calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::fault::RedisFault as _;
 use super::settings::NodeSettings;
 use super::shared_task::SharedTask;
 
-/// The connections of a node, by runtime.
+/// A node's connections, by runtime.
 #[derive(Default)]
 pub(super) struct Connections {
     runtimes: Vec<RuntimeState>,
@@ -24,8 +24,8 @@ pub(super) struct Connections {
     made: u64,
 }
 
-/// The connection and the permits of one runtime for a node. Calls hold them, so runtimes do not share them: a blocked
-/// runtime could hold all of them.
+/// One runtime's connection and permits for a node. Calls hold the permits, so runtimes do not share them: a blocked
+/// runtime could hold them all.
 pub(super) struct RuntimeState {
     runtime: Id,
     /// A connection that has ended stays until it is replaced.
@@ -37,25 +37,25 @@ pub(super) struct RuntimeState {
     pub(super) watches: Arc<Semaphore>,
 }
 
-/// A connection of one runtime.
+/// One runtime's connection.
 pub(super) struct OpenConnection {
     connection: MultiplexedConnection,
     alive: Arc<AtomicBool>,
-    /// Handles that are not in use. Making and dropping a handle contends for several counters that all calls share;
-    /// the lock of the node is taken anyway.
+    /// Handles that are not in use. Making and dropping a handle contends for several counters that all calls share,
+    /// but we take the node's lock anyway.
     idle: Vec<MultiplexedConnection>,
     number: u64,
 }
 
-/// A handle to a connection, and the number of that connection.
+/// A handle to a connection, and the connection's number.
 pub(super) struct ConnectionHandle {
     connection: MultiplexedConnection,
     number: u64,
     runtime: Id,
 }
 
-/// The most abandoned calls of one runtime to one node that are watched at a time. The breaker opens after fewer
-/// failures, so more of them would add no evidence.
+/// The maximum number of abandoned calls from one runtime to one node that are watched at a time. The breaker opens
+/// after fewer failures, so more would add no evidence.
 const WATCHED: usize = 64;
 
 impl Connections {
@@ -82,8 +82,8 @@ impl Connections {
         &mut self.runtimes[index]
     }
 
-    /// Keeps a new connection of a runtime. If it has ended already, `alive` is false. Returns the connection that it
-    /// replaces: drop that outside of the lock.
+    /// Keeps a runtime's new connection. If it has ended already, `alive` is false. Returns the connection that it
+    /// replaces, which the caller drops outside the lock.
     pub(super) fn add(
         &mut self,
         runtime: Id,
@@ -96,7 +96,7 @@ impl Connections {
         self.for_runtime(runtime, settings).live.replace(live)
     }
 
-    /// Returns a handle to the connection of the current runtime, if there is one.
+    /// Returns a handle to the current runtime's connection, if there is one.
     pub(super) fn take_handle(&mut self) -> Option<ConnectionHandle> {
         let runtime = Handle::try_current().ok()?.id();
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == runtime)?;
@@ -105,7 +105,8 @@ impl Connections {
         Some(ConnectionHandle { connection, number: live.number, runtime })
     }
 
-    /// Keeps a handle for the next call. Returns it if its connection was replaced: drop it outside of the lock.
+    /// Keeps a handle for the next call. If its connection was replaced, returns the handle, which the caller drops
+    /// outside the lock.
     pub(super) fn put_handle(&mut self, handle: ConnectionHandle) -> Option<ConnectionHandle> {
         let runtime_state = self.runtimes.iter_mut().find(|it| it.runtime == handle.runtime);
         match runtime_state.and_then(|it| it.live.as_mut()) {
@@ -117,8 +118,8 @@ impl Connections {
         }
     }
 
-    /// Removes all connections, so that the next call of each runtime makes a new one. Drop them outside of the lock:
-    /// the last handle of a connection stops the task that drives it.
+    /// Removes all connections, so that each runtime's next call makes a new one. The caller drops them outside the
+    /// lock, because a connection's last handle stops the task that drives it.
     pub(super) fn remove_all(&mut self) -> Vec<OpenConnection> {
         self.runtimes.iter_mut().filter_map(|it| it.live.take()).collect()
     }
@@ -154,7 +155,7 @@ impl OpenConnection {
 }
 
 impl ConnectionHandle {
-    /// Sends a command, and returns this with the answer: after `ASKING`, if the node was named by an `ASK`
+    /// Sends a command, and returns the handle with the answer: after `ASKING`, if the node was named by an `ASK`
     /// redirection. Without `ASKING`, a node executes no command for a slot that is on its way to it.
     pub(super) async fn send(mut self, command: Cmd, asking: bool) -> (Self, Result<Value, Fault>) {
         let answer = if asking {
@@ -171,7 +172,7 @@ impl ConnectionHandle {
     }
 }
 
-/// Clears its flag when a connection ends. The `redis` crate then sends it a message or drops it, also when the runtime
+/// Clears its flag when a connection ends. The `redis` crate then sends it a message or drops it, even when the runtime
 /// that drives the connection ends.
 pub(super) struct EndOfConnection(pub(super) Arc<AtomicBool>);
 

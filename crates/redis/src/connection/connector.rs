@@ -1,4 +1,4 @@
-//! The seam for the simulation: opens streams in place of connections of the system's network.
+//! The seam for the simulation: opens streams in place of connections over the system's network.
 
 use std::fmt;
 use std::future::Future;
@@ -17,7 +17,7 @@ pub(crate) struct Connector(pub(crate) Arc<OpeningFuture>);
 type OpeningFuture = dyn Fn(String) -> Pin<Box<dyn Future<Output = io::Result<DuplexStream>> + Send>> + Send + Sync;
 
 impl Connector {
-    /// Like `Client::get_multiplexed_async_connection_with_config`, on a stream of the simulation.
+    /// Like `Client::get_multiplexed_async_connection_with_config`, on a stream in the simulation.
     pub(super) async fn connect(
         &self,
         server: &ConnectionInfo,

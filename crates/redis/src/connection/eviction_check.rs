@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::log;
 
 /// Warns if the server may evict keys when its memory is full: a client that can fill it could reset a limit. All
-/// eviction policies of Redis except `noeviction` may evict our keys, since they expire. Without the permission to read
+/// eviction policies in Redis except `noeviction` may evict our keys, since they expire. Without the permission to read
 /// the settings, there is no warning.
 pub(super) async fn warn_if_keys_may_be_evicted(mut connection: MultiplexedConnection, patience: Duration) {
     let mut question = Cmd::new();

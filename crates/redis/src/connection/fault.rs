@@ -6,22 +6,22 @@ use ::redis::{ErrorKind, RedisError, ServerError};
 use tower_sluice::store::remote;
 use tower_sluice::store::remote::KindOfFault;
 
-/// Why Redis gave no decision. Never a rejection.
+/// Why Redis gave no decision. It is never a rejection.
 pub type Fault = remote::Fault<FaultKind>;
 
-/// The reason of a [`Fault`].
+/// The reason for a [`Fault`].
 // `COUNT` is computed from the last kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// No connection could be made: it was refused, there is no such host, or TLS failed.
+    /// No connection could be made: it was refused, the host does not exist, or TLS failed.
     Unreachable,
     /// No connection or no answer in time. The call may have been carried out.
     TimedOut,
     /// The connection ended before the answer came. The call may have been carried out.
     Disconnected,
-    /// The task that made the call was cancelled, because its runtime was shut down, or panicked. The call may have
-    /// been carried out.
+    /// The calling task was cancelled, because its runtime was shut down, or it panicked. The call may have been
+    /// carried out.
     Cancelled,
     /// No call was made, because the node kept failing: its circuit breaker is open.
     BreakerOpen,
@@ -47,20 +47,20 @@ pub enum FaultKind {
     ClusterDown,
     /// Redirected from node to node, without an answer (`MOVED`, `ASK`, `TRYAGAIN`).
     Redirected,
-    /// A server that is a node of a cluster was called with keys of several slots at once (`CROSSSLOT`).
+    /// A cluster's node was called with keys from several slots at once (`CROSSSLOT`).
     CrossSlot,
     /// User or password are wrong or missing (`WRONGPASS`, `NOAUTH`).
     Unauthenticated,
-    /// The ACL of the user forbids this (`NOPERM`).
+    /// The user's ACL forbids this (`NOPERM`).
     NoPermission,
     /// The script failed, or the server rejected the call for a reason that has no kind of its own.
     Script,
     /// The answer cannot be read.
     Unintelligible,
-    /// Called from outside of a Tokio runtime.
+    /// Called from outside a Tokio runtime.
     NoRuntime,
     /// An address or an option is wrong, or the server rejects the connection because of it, such as a database that it
-    /// does not have; or a server that was named as a sentinel or as a node of a cluster has another role.
+    /// does not have; or a server that was named as a sentinel or as a cluster's node has another role.
     Misconfigured,
 }
 
@@ -69,7 +69,7 @@ impl FaultKind {
     #[cfg(feature = "metrics")]
     pub(super) const COUNT: usize = Self::Misconfigured as usize + 1;
 
-    /// A short name, such as `timeout`, for the label of a metric.
+    /// A short name, such as `timeout`, for a metric's label.
     #[must_use]
     pub const fn label(self) -> &'static str {
         self.names().0
@@ -123,8 +123,8 @@ impl KindOfFault for FaultKind {
     // A script is one step, so no attempt is lost to contention.
     const CONTENTION: Self = Self::TimedOut;
 
-    /// If the call got as far as a connection. An error in the call, or a call that was not made, is no evidence about
-    /// the node.
+    /// True if the call got as far as a connection. An error in the call, or a call that was not made, is no evidence
+    /// about the node.
     fn blames_server(self) -> bool {
         !matches!(
             self,
@@ -144,19 +144,19 @@ impl KindOfFault for FaultKind {
     }
 }
 
-/// What this crate asks of a fault, and how it makes one. A trait, since the type is that of all stores.
+/// What this crate needs from a fault, and how it makes one. It is a trait because all stores share the type.
 pub(crate) trait RedisFault: Sized {
-    /// The fault of an attempt to connect.
+    /// The fault for a failed attempt to connect.
     fn connecting(error: &RedisError) -> Self;
 
-    /// The fault of a call that was sent on a connection, and got no answer.
+    /// The fault for a call that was sent on a connection, and got no answer.
     fn underway(error: &RedisError) -> Self;
 
     /// The fault that the server answered.
     fn answered(error: &ServerError) -> Self;
 
-    /// The fault that the server answered to a script. Names the command that the user may not run: the server says
-    /// only in which line it is.
+    /// The fault that the server answered to a script. Names the command that the user may not run, because the server
+    /// gives only its line.
     fn answered_to_script(error: &ServerError, source: &str) -> Self;
 
     /// The fault that the server answered to a question about the topology.
@@ -166,8 +166,8 @@ pub(crate) trait RedisFault: Sized {
     fn naming(self, server: &str) -> Self;
 
     /// Returns the fault to report after several servers got the same question, and each failed: the first fault that a
-    /// server answered, such as a missing feature, or otherwise the first of all. A server that is down must not hide
-    /// the answers of the others.
+    /// server answered, such as a missing feature, or otherwise the first one. A server that is down must not hide the
+    /// others' answers.
     fn most_telling(faults: Vec<Self>) -> Self;
 
     /// Whether it comes from a server's answer, and not from its silence.
@@ -304,7 +304,7 @@ fn classify(code: &str, text: &str) -> FaultKind {
         "NOAUTH" | "WRONGPASS" => FaultKind::Unauthenticated,
         "NOPERM" => FaultKind::NoPermission,
         "ERR" if text.starts_with("max number of clients") => FaultKind::MaxClients,
-        // An ACL forbids a command of the script, or one of its keys.
+        // An ACL forbids one of the script's commands or keys.
         "ERR" if text.contains("The user executing the script can't") => FaultKind::NoPermission,
         "ERR" => code_within_script(text).map_or(FaultKind::Script, |code| classify(code, "")),
         _ => FaultKind::Script,
@@ -318,7 +318,7 @@ fn code_within_script(text: &str) -> Option<&str> {
     error.split(' ').next()
 }
 
-/// Returns the command in the line of a script that an error names: `…, on @user_script:3.`, or `@user_script: 3: …` on
+/// Returns the command in the script line that an error names: `…, on @user_script:3.`, or `@user_script: 3: …` on
 /// Redis 6.2.
 fn command_within_script<'a>(text: &str, source: &'a str) -> Option<&'a str> {
     let (_, place) = text.rsplit_once("@user_script:")?;
@@ -328,8 +328,8 @@ fn command_within_script<'a>(text: &str, source: &'a str) -> Option<&'a str> {
     call.split('\'').next()
 }
 
-/// Classifies an error of a login, or of a question about the topology. No script runs there. The `redis` crate reports
-/// each refusal of `SELECT` as `ERR`, and drops its code.
+/// Classifies an error from a login, or from a question about the topology. No script runs there. The `redis` crate
+/// reports each refused `SELECT` as `ERR`, and drops its code.
 fn classify_without_script(code: &str, text: &str) -> FaultKind {
     match classify(code, text) {
         FaultKind::Script if text.contains("has no permissions") => FaultKind::NoPermission,
@@ -345,7 +345,7 @@ mod tests {
 
     #[cfg(feature = "metrics")]
     #[test]
-    fn each_kind_has_an_index_and_a_label_of_its_own() {
+    fn each_kind_has_an_index_and_label() {
         use FaultKind::*;
 
         let all: [FaultKind; FaultKind::COUNT] = [
@@ -407,9 +407,9 @@ mod tests {
         }
     }
 
-    /// Otherwise, a replica of that version would never open its breaker, and its sentinels would not be asked.
+    /// Otherwise, a replica with that version would never open its breaker, and its sentinels would not be asked.
     #[test]
-    fn errors_that_redis_6_2_wraps_are_classified_by_their_own_code() {
+    fn errors_wrapped_by_old_redis_are_classified() {
         for (error, kind) in [
             ("@user_script: 1: -READONLY You can't write against a read only replica.", FaultKind::ReadOnly),
             ("@user_script: 1: -OOM command not allowed when used memory > 'maxmemory'.", FaultKind::OutOfMemory),
@@ -423,9 +423,9 @@ mod tests {
         }
     }
 
-    /// It was a fault of the script, without the command's name.
+    /// It was a fault in the script, without the command's name.
     #[test]
-    fn a_forbidden_command_within_a_script_is_named() {
+    fn a_forbidden_command_is_named() {
         let source = "local call = redis.call\nlocal old = call('GET', KEYS[1])\ncall('SET', KEYS[1], 1)\n";
         let forbidden = "The user executing the script can't run this command or subcommand";
         for text in [
@@ -441,8 +441,9 @@ mod tests {
         }
     }
 
+    /// Questions about the topology never do, either.
     #[test]
-    fn logins_and_questions_never_fail_because_of_a_script() {
+    fn logins_never_blame_a_script() {
         for (code, text, kind) in [
             ("ERR", "DB index is out of range", FaultKind::Misconfigured),
             ("ERR", "User app has no permissions to run the 'select' command", FaultKind::NoPermission),
@@ -458,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_servers_the_first_that_answered_is_reported() {
+    fn the_first_answered_fault_is_reported() {
         for (kinds, reported) in [
             (&[FaultKind::Misconfigured, FaultKind::Unreachable][..], FaultKind::Misconfigured),
             (&[FaultKind::TimedOut, FaultKind::Unauthenticated, FaultKind::Disconnected], FaultKind::Unauthenticated),
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_names_its_server_before_its_detail() {
+    fn a_fault_names_its_server_first() {
         let bare = Fault::from(FaultKind::TimedOut).naming("host:1");
         assert_eq!(bare.to_string(), "Redis did not answer in time (host:1)");
         let detailed = Fault::new(FaultKind::TimedOut, "connecting").naming("host:1");

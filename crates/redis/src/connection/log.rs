@@ -1,7 +1,7 @@
-//! The log lines about Redis, one function each: changes of the topology, and the eviction policy, which is checked
+//! The log lines about Redis, one function each: changes to the topology, and the eviction policy, which is checked
 //! once.
 
-/// The address of a section of the guide's page on mistakes.
+/// The address of a section on the guide's page about mistakes.
 macro_rules! page {
     ($section:literal) => {
         concat!("https://docs.rs/tower-sluice/latest/tower_sluice/guide/misconfigured/#", $section)

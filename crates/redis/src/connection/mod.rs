@@ -1,8 +1,8 @@
 //! Connections to Redis: routing, timeouts, circuit breaking.
 //!
 //! The `redis` crate speaks the protocol, over one connection per node. This module decides when to connect, how long
-//! to wait, which node to call, and when to make no call: a client that repeats a call whose answer it missed would
-//! charge twice.
+//! to wait, which node to call, and when to make no call, because a client that repeats a call whose answer it missed
+//! would charge twice.
 
 mod address;
 mod builder;
@@ -59,7 +59,7 @@ use self::topology::Topology;
 use crate::script::{Key, ScriptCall};
 
 /// A Redis server, or several that act as one, on which processes share budgets. Redis 6.2 or newer (tested with 7.0),
-/// or Valkey, of 64 bits: the Lua of a 32-bit server cannot print times in microseconds, and the calls fail.
+/// or Valkey, with 64 bits: the Lua in a 32-bit server cannot print times in microseconds, and the calls fail.
 ///
 /// Clones share their connections. There is one connection per node and Tokio runtime. The runtime that needs a
 /// connection makes it, and drives it from then on. So a runtime that is blocked, or that is not driven, delays its own
@@ -69,11 +69,11 @@ use crate::script::{Key, ScriptCall};
 ///
 /// - A decision takes no longer than the [`timeout`](RedisBuilder::timeout). A call that may have been carried out is
 ///   never repeated.
-/// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls of
-///   the last ten seconds failed: then calls fail at once. But all calls that had begun before the first failure count
-///   as one wave, and two waves are needed. So a pause of the server of up to two timeouts fails the calls that it
-///   hits, but does not open the breaker, and the breaker of a dead node is open after two timeouts. After a random
-///   pause, of up to 100 ms at first, one call probes the node, and no other request waits for it. When the probe
+/// - Each node has a circuit breaker. It opens after five failures in a row, or when half of at least twenty calls in
+///   the last ten seconds failed, and then calls fail at once. But all calls that had begun before the first failure
+///   count as one wave, and two waves are needed. So if the server pauses for up to two timeouts, the calls in that
+///   time fail, but the breaker stays closed, and a dead node's breaker is open after two timeouts. After a random
+///   pause, up to 100 ms at first, one call probes the node, and no other request waits for it. When the probe
 ///   succeeds, the breaker closes. While probes fail, pauses grow to up to 5 s; to up to 1 s if the node answers with
 ///   an error (`LOADING`, `OOM`).
 /// - A call that is cancelled, or that has less than the timeout left when its node is called, is watched in the
@@ -91,16 +91,16 @@ use crate::script::{Key, ScriptCall};
 ///
 /// # One node of a cluster
 ///
-/// A cluster of one node may be named as a [`single`](Self::single) server: once it has answered that it wants the keys
-/// of a call in one slot, policies whose keys are in different slots are decided in a call each. If the cluster has
-/// several nodes, calls for keys of the other nodes fail with an error that says so.
+/// You may name a cluster with one node as a [`single`](Self::single) server. Once it has answered that it wants a
+/// call's keys in one slot, policies whose keys are in different slots are decided in a call each. If the cluster has
+/// several nodes, calls for the other nodes' keys fail with an error that says so.
 ///
 /// # TLS
 ///
-/// `rediss://` verifies the server against the authorities that the system trusts. For an authority of your own, name a
-/// file with its certificate in the environment, `SSL_CERT_FILE=authority.pem`, which replaces those of the system, or
-/// add it to the system's. Client certificates cannot be set yet; where they are required, connect through a TLS proxy
-/// on the same machine. `#insecure` behind an address, which would accept any certificate, is refused.
+/// `rediss://` verifies the server against the authorities that the system trusts. For your own authority, name a file
+/// with its certificate in the environment, `SSL_CERT_FILE=authority.pem`, which replaces the system's, or add it to
+/// the system's. You cannot set client certificates yet; where they are required, connect through a TLS proxy on the
+/// same machine. `#insecure` behind an address, which would accept any certificate, is refused.
 ///
 /// # Addresses
 ///
@@ -115,15 +115,15 @@ struct RedisInner {
     prefix: String,
     secret: Vec<u8>,
     calls: CallMetrics,
-    /// Those of all queues: the ones of one quota may share calls.
+    /// The bundles for all queues: queues with the same quota may share calls.
     queue_bundles: Arc<BundleState>,
-    /// Whether a server that was not opened as a cluster wants the keys of a call in one slot: it is the one node of a
-    /// cluster.
+    /// Whether a server that was not opened as a cluster wants a call's keys in one slot, because it is a cluster's
+    /// only node.
     is_split: AtomicBool,
 }
 
-/// The most times that a call is sent again, because of a redirection or for another reason. While the nodes agree,
-/// there is one redirection.
+/// How often a call is sent again at most, because of a redirection or for another reason. While the nodes agree, there
+/// is one redirection.
 const MAX_HOPS: u32 = 5;
 
 /// How long to wait for keys that are being moved, before the one further attempt. Small keys arrive within this time,
@@ -147,31 +147,31 @@ impl Redis {
 
     /// Uses a primary with replicas, and the sentinels that watch over them.
     ///
-    /// `master` is the primary's name on the sentinels; or a URL with this name as its host, if a password, a database
-    /// or TLS is needed: `redis://USER:PASSWORD@NAME/DATABASE`. `urls` are the URLs of the sentinels.
+    /// `master` is the primary's name on the sentinels; or a URL with this name as its host, if you need a password, a
+    /// database or TLS: `redis://USER:PASSWORD@NAME/DATABASE`. `urls` are the sentinels' URLs.
     ///
     /// The sentinels are asked at first, and when calls fail. A primary that is cut off from them, but not from this
-    /// process, is used while it accepts writes, and its charges after the promotion of its successor are lost. Set
+    /// process, is used while it accepts writes, and its charges after its successor's promotion are lost. Set
     /// `min-replicas-to-write` on the servers to bound the loss.
     pub fn sentinel<U: Into<String>>(master: impl Into<String>, urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Sentinel(master.into(), urls.into_iter().map(Into::into).collect()))
     }
 
-    /// Uses a cluster, some of whose nodes are at these URLs. User, password and TLS of the first URL hold for all
-    /// nodes that are not named here.
+    /// Uses a cluster with some nodes at these URLs. The first URL's user, password and TLS hold for all nodes that are
+    /// not named here.
     pub fn cluster<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> RedisBuilder {
         RedisBuilder::new(Servers::Cluster(urls.into_iter().map(Into::into).collect()))
     }
 
     /// Checks that the server answers within the [timeout](RedisBuilder::timeout), for a readiness probe; in a cluster,
-    /// that all primaries do. Connects if needed, also while circuit breakers are open, and needs only the permissions
+    /// that all primaries do. Connects if needed, even while circuit breakers are open, and needs only the permissions
     /// above. One round trip.
     ///
-    /// An answer closes a circuit breaker that opened because the server was out of reach or did not answer in time, so
+    /// An answer closes a circuit breaker that opened because the server was unreachable or did not answer in time, so
     /// that a process without requests reports a recovery, too. It does not close a breaker that opened for another
-    /// reason: a server that is out of memory answers this, too.
+    /// reason, because a server without memory answers this, too.
     ///
-    /// While Redis is out of reach, policies follow their [`FailureMode`](tower_sluice::FailureMode): with the local
+    /// While Redis is unreachable, policies follow their [`FailureMode`](tower_sluice::FailureMode). With the local
     /// fallback, a process that is not ready by this could still serve.
     ///
     /// ```no_run
@@ -185,7 +185,7 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// The first fault; outside of a Tokio runtime, [`FaultKind::NoRuntime`].
+    /// The first fault; outside a Tokio runtime, [`FaultKind::NoRuntime`].
     pub async fn ping(&self) -> Result<(), Fault> {
         if Handle::try_current().is_err() {
             return Err(FaultKind::NoRuntime.into());
@@ -201,7 +201,7 @@ impl Redis {
         Ok(())
     }
 
-    /// Returns the state of all nodes that are known so far.
+    /// Returns the state of all nodes known so far.
     #[must_use]
     pub fn health(&self) -> Vec<NodeHealth> {
         let mut health: Vec<_> = self.0.topology.nodes().iter().map(|node| node.health()).collect();
@@ -242,9 +242,9 @@ impl Redis {
         &self.0.secret
     }
 
-    /// Runs the script at most once, within the `limits` of its decision. A failure counts for each of
-    /// `limits.requests` requests. Finds the node, and follows redirections. If this is dropped, or if no answer came,
-    /// it may have run nevertheless.
+    /// Runs the script at most once, within its decision's `limits`. A failure counts for each of `limits.requests`
+    /// requests. Finds the node, and follows redirections. If the future is dropped, or if no answer came, the script
+    /// may have run nevertheless.
     pub(crate) async fn call_by(&self, call: &ScriptCall, limits: CallLimits) -> Result<Value, Fault> {
         let deadline = limits.deadline;
         // Most calls are made within a task, which is quicker to check.
@@ -253,7 +253,7 @@ impl Redis {
         }
         let start = Instant::now();
         let topology = &self.0.topology;
-        // In a box, so that the future of a decision without a call of its own stays small.
+        // In a box, so that the future for a decision without a call stays small.
         let answer = Box::pin(async {
             if start >= deadline {
                 return Err(FaultKind::TimedOut.into());

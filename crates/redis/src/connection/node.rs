@@ -66,7 +66,7 @@ impl Node {
         Ok(())
     }
 
-    /// Makes the next call of each runtime open a new connection.
+    /// Makes each runtime's next call open a new connection.
     pub(super) fn forget_connection(&self) {
         let removed = self.connections.lock().remove_all();
         drop(removed);
@@ -88,7 +88,7 @@ impl Node {
         let connecting = Arc::clone(&self.connections.lock().for_runtime(runtime, &self.settings).connecting);
         connecting
             .run(deadline, || {
-                // The attempt of another caller may have ended since this one found no connection.
+                // Another caller's attempt may have ended since this one found no connection.
                 if self.connections.lock().has_live(runtime) {
                     return Err(Ok(()));
                 }
@@ -100,7 +100,7 @@ impl Node {
 
     async fn make_connection(self: Arc<Self>, runtime: Id) -> Result<(), Fault> {
         let alive = Arc::new(AtomicBool::new(true));
-        // No timeouts of the `redis` crate: it reports them as connections that failed.
+        // We use no timeouts in the `redis` crate, which reports them as failed connections.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)

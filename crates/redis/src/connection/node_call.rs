@@ -1,8 +1,8 @@
-//! One call to one node, and the evidence of its outcome about the node.
+//! One call to one node, and the outcome's evidence about the node.
 //!
-//! [`Node::run`] fails without a call if the circuit breaker of the node is open, if no slot for a call in flight
-//! becomes free in time, or outside of a runtime. It gives up at the deadline. Before a call gets here,
-//! `Redis::call_by` gives up if the deadline has passed already, and `SharedTask` while the nodes are being looked up.
+//! [`Node::run`] fails without a call if the node's circuit breaker is open, if no slot for a call in flight becomes
+//! free in time, or outside a runtime. It gives up at the deadline. Before a call gets here, `Redis::call_by` gives up
+//! if the deadline has passed already, and `SharedTask` while the nodes are being looked up.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::fault::{Fault, FaultKind};
 use super::node::Node;
 use crate::script::ScriptCall;
 
-/// The reply of a node to a call.
+/// A node's reply to a call.
 #[derive(Debug)]
 pub(super) enum NodeReply {
     Value(Value),
@@ -82,7 +82,7 @@ impl Node {
         }
         .await;
         let fault = answer.as_ref().err();
-        // Otherwise, `drop` goes on watching for the answer.
+        // Otherwise, `drop` continues to watch for the answer.
         if fault.is_none_or(|fault| fault.kind() != FaultKind::TimedOut || node_call.is_fair(Instant::now())) {
             let is_sent = node_call.handle.is_some() || node_call.answer.is_some();
             if let Some(watch) = node_call.watch.take() {
@@ -95,10 +95,10 @@ impl Node {
 
 type ReplyFuture = Pin<Box<dyn Future<Output = (ConnectionHandle, Result<Value, Fault>)> + Send>>;
 
-/// A call in flight. It ends in one of three ways: with its outcome; at the deadline of its decision; or dropped,
-/// because its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the answer
-/// is awaited in the background. So, with callers of any deadline, a node that does not answer opens its circuit
-/// breaker, and a node that answers does not.
+/// A call in flight. It ends in one of three ways: with its outcome; at its decision's deadline; or dropped, because
+/// its caller was cancelled. In the last two cases, the call may end before the node's timeout. Then the answer is
+/// awaited in the background. So, with any deadlines, a node that does not answer opens its circuit breaker, and a node
+/// that answers does not.
 struct NodeCall<'a> {
     node: &'a Arc<Node>,
     /// Taken when the outcome is recorded, or when [`await_answer`] takes over.
@@ -160,7 +160,7 @@ async fn await_answer(node: &Arc<Node>, watch: Watch, until: Instant, answer: Op
     record(node, watch, outcome.as_ref().err(), is_sent, handle);
 }
 
-/// Records the outcome of a call, and keeps its handle for the next.
+/// Records a call's outcome, and keeps its handle for the next.
 fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handle: Option<ConnectionHandle>) {
     let failed = |fault| {
         let failure = if Fault::is_silence(fault) { CallFailure::Silent } else { CallFailure::Answered };
@@ -179,6 +179,6 @@ fn record(node: &Node, watch: Watch, fault: Option<&Fault>, is_sent: bool, handl
     let spoilt = if is_spoilt { connections.remove_all() } else { Vec::new() };
     let left_over = handle.and_then(|handle| connections.put_handle(handle));
     drop(connections);
-    // Outside of the lock, as `put_handle` and `remove_all` require.
+    // Outside the lock, as `put_handle` and `remove_all` require.
     drop((left_over, spoilt));
 }

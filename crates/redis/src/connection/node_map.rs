@@ -1,4 +1,4 @@
-//! [`NodeMap`]: which node has which slots, by the answers of a cluster or of sentinels.
+//! [`NodeMap`]: which node has which slots, by the answers from a cluster or from sentinels.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,12 +30,12 @@ pub(super) struct NodeMap {
 
 /// Where the map comes from.
 enum MapSource {
-    /// A cluster. These of its nodes are known from the beginning.
+    /// A cluster, with the nodes that are known from the beginning.
     Seeds(Vec<Arc<Node>>),
     Sentinels(Sentinels),
 }
 
-/// Adjacent slots of one node. In the map, ranges are sorted, and do not overlap.
+/// One node's adjacent slots. In the map, ranges are sorted, and do not overlap.
 #[derive(Clone)]
 struct SlotRange {
     first: u16,
@@ -139,7 +139,7 @@ impl NodeMap {
         nodes.sort_by_cached_key(|node| !node.is_healthy());
         let mut faults = Vec::new();
         for node in nodes {
-            // A healthy node that does not answer in twice the time of a call will not answer: it hangs, or the network
+            // A healthy node that does not answer within twice a call's time will not answer: it hangs, or the network
             // drops packets. Other nodes may have to be connected first.
             let patience = if node.is_healthy() { self.settings.timeout * 2 } else { self.settings.connect_timeout };
             let mut question = Cmd::new();
@@ -191,8 +191,8 @@ impl NodeMap {
         self.node_of(&host, u16::try_from(*port).map_err(|_| unclear())?, source.server())
     }
 
-    /// Returns the node at an address that `source` reported: a known node, or a new one. A host that is missing or
-    /// unknown is replaced by the host of `source`.
+    /// Returns the node at an address that `source` reported: a known node, or a new one. If the host is missing or
+    /// unknown, takes the host from `source`.
     fn node_of(&self, host: &str, port: u16, source: &ConnectionInfo) -> Result<Arc<Node>, Fault> {
         let host = if matches!(host, "" | "?") { address::host(source).unwrap_or_default() } else { host };
         let server = address::moved_to(&self.like, host.to_owned(), port);
@@ -213,7 +213,7 @@ impl NodeMap {
         let mut ranges: Vec<SlotRange> = Vec::with_capacity(map.len());
         for (range, _) in map {
             match ranges.last_mut() {
-                // Adjacent ranges of one node are merged.
+                // One node's adjacent ranges are merged.
                 Some(previous) if previous.last + 1 == range.first && Arc::ptr_eq(&previous.node, &range.node) => {
                     previous.last = range.last;
                 }
@@ -251,7 +251,7 @@ impl MapSource {
 /// The last slot.
 const LAST: u16 = SLOTS - 1;
 
-/// The fault of a server that redirects, and was not named as a node of a cluster.
+/// The fault for a server that redirects, and was not named as a cluster's node.
 pub(super) fn not_opened_as_cluster() -> Fault {
     Fault::new(FaultKind::Misconfigured, "this is a node of a cluster: use Redis::cluster")
 }
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn each_slot_has_the_node_that_the_map_names() {
+    fn each_slot_has_its_node() {
         let cluster = cluster();
         let answer = answer(&[(200, LAST.into(), 3), (0, 99, 1), (100, 149, 1)]);
         let map = cluster.read(answer, &cluster.source.seeds()[0]).unwrap();
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_that_makes_no_sense_is_a_fault() {
+    fn a_senseless_map_is_a_fault() {
         let cluster = cluster();
         // The slot after this one would overflow.
         let greatest = i64::from(u16::MAX);

@@ -1,4 +1,4 @@
-//! Refreshes of the topology: one at a time, not too often, and less often while they fail.
+//! Topology refreshes: one at a time, not too often, and less often while they fail.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use tower_sluice::internal::remote::pause_after;
 use super::fault::FaultKind;
 use super::shared_task::{SharedTask, TAKE_OVER_AFTER, TaskOutcome, Work};
 
-/// The shortest time between the beginnings of two refreshes, for any number of failures that ask for one. At most the
-/// time after which another runtime takes a refresh over, since that counts as a second refresh.
+/// The shortest time between the beginnings of two refreshes, for any number of failures that ask for one. It is at
+/// most the time after which another runtime takes over a refresh, since that counts as a second refresh.
 const GAP: Duration = TAKE_OVER_AFTER;
 
-/// Runs refreshes of the topology, at most one at a time.
+/// Runs topology refreshes, at most one at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Refresh(Arc<RefreshInner>);
 
@@ -40,7 +40,7 @@ impl Refresh {
     ///
     /// # Errors
     ///
-    /// The errors of the work, a timeout at the deadline, and [`FaultKind::NoRuntime`] outside of a runtime.
+    /// The work's errors, a timeout at the deadline, and [`FaultKind::NoRuntime`] outside a runtime.
     pub(super) async fn run<W>(&self, deadline: Instant, work: impl Fn() -> W) -> TaskOutcome
     where
         W: Future<Output = TaskOutcome> + Send + 'static,
@@ -56,7 +56,7 @@ impl Refresh {
         self.0.task.start(|| self.begin(&work));
     }
 
-    /// Returns the refresh to run; or, if it is too early for a refresh, the outcome of the last.
+    /// Returns the refresh to run; or, if it is too early for a refresh, the last one's outcome.
     fn begin<W>(&self, work: &impl Fn() -> W) -> Result<Work, TaskOutcome>
     where
         W: Future<Output = TaskOutcome> + Send + 'static,
@@ -117,7 +117,7 @@ mod tests {
 
     /// Otherwise, calls that fail a moment after a failover was noticed would not be made again at the new primary.
     #[tokio::test(start_paused = true)]
-    async fn soon_after_a_refresh_its_success_is_returned() {
+    async fn a_recent_success_is_returned() {
         let refresh = Refresh::default();
         let soon = Instant::now() + Duration::from_secs(1);
         assert_eq!(refresh.run(soon, || async { Ok(()) }).await, Ok(()));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn while_it_fails_the_last_fault_is_returned_at_once() {
+    async fn a_recent_fault_is_returned_at_once() {
         let refresh = Refresh::default();
         let fails = || async { Err(Fault::new(FaultKind::Unreachable, "no server")) };
         let soon = Instant::now() + Duration::from_secs(1);
@@ -138,7 +138,7 @@ mod tests {
 
     /// No server was found to be unreachable.
     #[tokio::test(start_paused = true)]
-    async fn soon_after_a_refresh_that_was_lost_the_fault_is_a_cancellation() {
+    async fn a_lost_refresh_is_a_cancellation() {
         let refresh = Refresh::default();
         let soon = Instant::now() + Duration::from_secs(1);
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! [`Sentinels`]: looks up the address of the primary.
+//! [`Sentinels`]: looks up the primary's address.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::fault::RedisFault as _;
 use super::fault::{Fault, FaultKind};
 
-/// The sentinels of a primary with replicas. They know which server is the primary.
+/// The sentinels for a primary with replicas. They know which server is the primary.
 #[derive(Clone)]
 pub(super) struct Sentinels {
     master: Arc<str>,
@@ -30,7 +30,7 @@ impl Sentinels {
     /// are asked again.
     ///
     /// An old primary that is cut off from the other servers, but not from this process, still accepts writes. No call
-    /// fails then, so it is used until it hears of its successor, and its charges since the promotion are lost. With
+    /// fails then, so it is used until it hears about its successor, and its charges since the promotion are lost. With
     /// `min-replicas-to-write` on the servers, it rejects the calls, its breaker opens, and the sentinels are asked.
     pub(super) async fn ask(&self) -> Result<(String, u16), Fault> {
         let mut answers = JoinSet::new();
@@ -50,8 +50,8 @@ impl Sentinels {
         Err(Fault::most_telling(faults))
     }
 
-    /// Asks one sentinel for the address of the primary. The sentinel has the connect timeout of a node to connect and
-    /// to answer. A fault names the sentinel.
+    /// Asks one sentinel for the primary's address. The sentinel has a node's connect timeout to connect and to answer.
+    /// A fault names the sentinel.
     async fn ask_one(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
         let answer = timeout(self.timeout, self.ask_without_timeout(sentinel)).await;
         let answer = answer.unwrap_or_else(|_| Err(FaultKind::TimedOut.into()));
@@ -60,7 +60,7 @@ impl Sentinels {
 
     /// Asks on a new connection, only for this question.
     async fn ask_without_timeout(&self, sentinel: &Client) -> Result<(String, u16), Fault> {
-        // No timeouts of the `redis` crate: it reports them as connections that failed.
+        // We use no timeouts in the `redis` crate, which reports them as failed connections.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let connection = sentinel.get_multiplexed_async_connection_with_config(&config).await;
         let mut connection = connection.map_err(|error| Fault::connecting(&error))?;

@@ -13,8 +13,8 @@ use tower_sluice::internal::Lock;
 use super::fault::{Fault, FaultKind};
 use tower_sluice::internal::remote::OnDrop;
 
-/// Runs work in a task of its own, so that it continues when its callers give up. Callers that come while it runs share
-/// its outcome, so it runs once at a time. A second run begins only if the runtime of the first may be blocked.
+/// Runs work in a separate task, so that it continues when its callers give up. Callers that come while it runs share
+/// its outcome, so it runs once at a time. A second run begins only if the first one's runtime may be blocked.
 #[derive(Debug, Default)]
 pub(super) struct SharedTask {
     running: Lock<Option<Running>>,
@@ -28,7 +28,7 @@ struct Running {
     began: Instant,
 }
 
-/// How far work has come.
+/// The work's progress.
 #[derive(Debug)]
 struct TaskProgress {
     outcome: OnceLock<TaskOutcome>,
@@ -52,8 +52,8 @@ impl SharedTask {
     ///
     /// # Errors
     ///
-    /// The errors of `begin` and of the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if the
-    /// work panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
+    /// The errors from `begin` and from the work; [`FaultKind::TimedOut`] at the deadline; [`FaultKind::Cancelled`] if
+    /// the work panicked, or if this runtime is being shut down; [`FaultKind::NoRuntime`].
     pub(super) async fn run(&self, deadline: Instant, begin: impl Fn() -> Result<Work, TaskOutcome>) -> TaskOutcome {
         let handle = Handle::try_current().map_err(|_| FaultKind::NoRuntime)?;
         loop {
@@ -66,7 +66,7 @@ impl SharedTask {
             let has_ended = timeout_at(until, work.progress.end.acquire()).await.is_ok();
             match work.progress.outcome.get() {
                 Some(outcome) => return outcome.clone(),
-                // The work panicked, or this runtime is being shut down. The same would happen again.
+                // The work panicked, or this runtime is being shut down. A second run would end in the same way.
                 None if has_ended && is_here => return Err(FaultKind::Cancelled.into()),
                 // The work's runtime was shut down in the middle of it, or is blocked: run the work on this runtime.
                 _ if Instant::now() < deadline => {}
@@ -78,7 +78,7 @@ impl SharedTask {
     /// Runs the work as [`run`](Self::run) does, but does not wait for it.
     pub(super) fn start(&self, begin: impl Fn() -> Result<Work, TaskOutcome>) {
         if let Ok(handle) = Handle::try_current() {
-            // Nobody waits for the outcome.
+            // No caller waits for the outcome.
             let _ = self.join(&handle, &begin);
         }
     }
@@ -99,7 +99,7 @@ impl SharedTask {
         let progress = Arc::new(TaskProgress { outcome: OnceLock::new(), end: Semaphore::new(0) });
         let done = Arc::clone(&progress);
         let ended = Arc::clone(&progress);
-        // Closes it also when the work is dropped with its runtime.
+        // Closes it even when the work is dropped with its runtime.
         let end = OnDrop::new(move || ended.end.close());
         handle.spawn(async move {
             let _end = end;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn another_runtime_takes_over_from_one_that_is_gone() {
+    fn work_moves_from_a_lost_runtime() {
         let shared = SharedTask::default();
         let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
         let first = runtime();
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn another_runtime_takes_over_from_one_that_is_blocked() {
+    fn work_moves_from_a_blocked_runtime() {
         let shared = SharedTask::default();
         let mut runtime = Builder::new_current_thread();
         let blocked = runtime.enable_all().build().unwrap();
         let begins = Instant::now();
         blocked.block_on(async { shared.start(|| work(std::future::pending())) });
-        // The clock of this runtime only moves during the wait.
+        // This runtime's clock only moves during the wait.
         runtime.start_paused(true).build().unwrap().block_on(async {
             let start = Instant::now();
             assert_eq!(shared.run(soon(), || work(async { Ok(()) })).await, Ok(()));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn where_there_is_no_work_to_do_its_outcome_is_returned() {
+    async fn without_work_its_outcome_is_returned() {
         let shared = SharedTask::default();
         for outcome in [Ok(()), Err(Fault::from(FaultKind::Unreachable))] {
             assert_eq!(shared.run(soon(), || Err(outcome.clone())).await, outcome);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_a_runtime_it_is_a_fault() {
+    fn outside_a_runtime_it_is_a_fault() {
         let shared = SharedTask::default();
         let mut waiting = pin!(shared.run(soon(), || work(async { Ok(()) })));
         let outcome = waiting.as_mut().poll(&mut Context::from_waker(Waker::noop()));

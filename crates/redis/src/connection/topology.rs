@@ -11,8 +11,8 @@ use super::node_map::{NodeMap, not_opened_as_cluster};
 
 /// The nodes. Finds the node that is responsible for a key.
 ///
-/// A single server is lent, not cloned (`Cow`): a counter of references that each call changes would be contended by
-/// all threads.
+/// A single server is lent, not cloned (`Cow`), because all threads would contend for a reference counter that each
+/// call changes.
 pub(super) enum Topology {
     Single(Arc<Node>),
     Mapped(Arc<NodeMap>),

@@ -1,4 +1,4 @@
-//! The scripts that count requests in flight on the server, and how to read their replies: the steps of
+//! The scripts that count requests in flight on the server, and how to read their replies: the steps in
 //! [`InFlight`](tower_sluice::store::remote::InFlight), which `steps` calls.
 
 mod steps;
@@ -28,7 +28,7 @@ static RENEW: Script = in_flight_script!("renew");
 
 static RELEASE: Script = Script::new(include_str!("lua/release.lua"));
 
-/// The call that takes units, if at most `limit` are in flight afterwards, and lets the lease of the field end `lease`
+/// The call that takes units, if at most `limit` are in flight afterwards, and lets the field's lease end `lease`
 /// microseconds from now. Zero units only read.
 fn take(key: Key, field: ProcessField, units: u64, limit: u64, lease: u64) -> ScriptCall {
     let args = smallvec![field.process, field.number, units, lease, limit];
@@ -41,14 +41,14 @@ fn taken(answer: &ScriptReply) -> Result<TakenUnits, BadReply> {
     Ok(TakenUnits { is_taken: answer.admitted == 1, before })
 }
 
-/// The call that adds `units` to a field, and deletes all fields of the process with lower numbers. More units than any
-/// limit are counted as [that many](Quota::MAX_UNITS): no other request fits beside them either.
+/// The call that adds `units` to a field, and deletes all the process's fields with lower numbers. More units than any
+/// limit are counted as [`Quota::MAX_UNITS`], because no other request fits beside them either.
 fn renew(key: Key, field: ProcessField, units: u64, lease: u64) -> ScriptCall {
     let args = smallvec![field.process, field.number, units.min(Quota::MAX_UNITS), lease];
     ScriptCall { script: &RENEW, keys: smallvec![key], args, texts: Vec::new() }
 }
 
-/// The call that releases units of a field. Its reply has `admitted` 0 if the field lacks them.
+/// The call that releases a field's units. Its reply has `admitted` 0 if the field lacks them.
 fn release(key: Key, field: ProcessField, units: u64) -> ScriptCall {
     let args = smallvec![field.process, field.number, units];
     ScriptCall { script: &RELEASE, keys: smallvec![key], args, texts: Vec::new() }

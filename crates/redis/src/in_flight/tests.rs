@@ -1,4 +1,4 @@
-//! The scripts against a naive model, on a server with a clock of the test's.
+//! The scripts against a naive model, on a server with a test clock.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use crate::script::variant::{Changes, all_are_noticed};
 
 const SECOND: u64 = 1_000_000;
 
-/// The expected state of the server: units, end and length of the lease, by process and number; and when it forgets the
-/// key.
+/// The server's expected state: units, end and length of the lease, by process and number; and when it forgets the key.
 #[derive(Default)]
 struct Model(BTreeMap<(u64, u64), (u64, u64, u64)>, u64);
 
 impl Model {
-    /// Drops leases that have ended, corrects ends that are too far in the future, and returns the sum of the units
-    /// left.
+    /// Drops leases that have ended, corrects ends that are too far in the future, and returns the sum of the remaining
+    /// units.
     fn total(&mut self, now: u64) -> u64 {
         self.0.values_mut().for_each(|(_, end, lease)| *end = (*end).min(now + *lease));
         self.0.retain(|_, (_, end, _)| *end > now);
@@ -30,7 +29,7 @@ impl Model {
         self.0.values().map(|(_, end, _)| *end).max().unwrap_or(0).max(now + lease)
     }
 
-    /// Returns when the server forgets the key, in milliseconds, and the fields of the key's hash.
+    /// Returns when the server forgets the key, in milliseconds, and the fields in the key's hash.
     fn stored(&self) -> (i64, BTreeMap<String, String>) {
         let expiry = if self.0.is_empty() { -2 } else { self.1.div_ceil(1_000) as i64 };
         let field = |((process, number), (units, end, lease)): (&(u64, u64), &(u64, u64, u64))| {
@@ -75,7 +74,7 @@ impl Model {
 }
 
 #[test]
-fn scripts_count_as_the_model_does() {
+fn scripts_match_the_model() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&TAKE, &RENEW, &RELEASE]);
     for trace in 0..40 {
@@ -128,7 +127,7 @@ fn scripts_count_as_the_model_does() {
 }
 
 #[test]
-fn replies_say_what_was_taken() {
+fn replies_name_the_taken_units() {
     let mut server = ManualServer::new(&[&TAKE]);
     let field = ProcessField { process: 1, number: 1 };
     let mut ask = |units| taken(&server.run(START, &take(key("a"), field, units, 5, SECOND))).unwrap();
@@ -167,10 +166,10 @@ fn a_foreign_hash_is_an_error() {
     }
 }
 
-/// Processes that were cut off may have any number of units in flight: the script cuts a sum that does not fit into a
-/// double.
+/// Processes that were cut off may have any number of units in flight, so the script cuts a sum that does not fit into
+/// a double.
 #[test]
-fn more_units_in_flight_than_a_double_holds_reject_every_request() {
+fn an_overflowing_sum_rejects_every_request() {
     let mut server = ManualServer::new(&[&TAKE, &RENEW]);
     let field = ProcessField { process: 1, number: 1 };
     let most = (1_u64 << 51) - 1;
@@ -181,7 +180,7 @@ fn more_units_in_flight_than_a_double_holds_reject_every_request() {
         assert_eq!(answer.old(0).unwrap(), Some(total.to_string().as_bytes()));
         assert_eq!(taken(&answer), Ok(TakenUnits { is_taken: false, before: total }));
     }
-    // The most units that a process reports, beside the same number that it has taken there.
+    // The maximum that a process reports, beside the same number that it has taken there.
     let answer = server.run(START, &take(key("b"), field, Quota::MAX_UNITS, Quota::MAX_UNITS, SECOND));
     assert_eq!(taken(&answer), Ok(TakenUnits { is_taken: true, before: 0 }));
     assert_eq!(server.run(START, &renew(key("b"), field, u64::MAX, SECOND)).admitted, 1);
@@ -196,9 +195,9 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/open.lua"),
             properties: &[
-                scripts_count_as_the_model_does,
+                scripts_match_the_model,
                 a_foreign_hash_is_an_error,
-                more_units_in_flight_than_a_double_holds_reject_every_request,
+                an_overflowing_sum_rejects_every_request,
             ],
             changes: &[
                 ("reply[1] * 1000000 + reply[2]", "reply[1] * 1000000"),
@@ -226,7 +225,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/take.lua"),
-            properties: &[scripts_count_as_the_model_does],
+            properties: &[scripts_match_the_model],
             changes: &[
                 ("units > 0 and", ""),
                 ("total + units <= ARGV[5] + 0", "total + units < ARGV[5] + 0"),
@@ -236,7 +235,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/renew.lua"),
-            properties: &[scripts_count_as_the_model_does],
+            properties: &[scripts_match_the_model],
             changes: &[
                 ("for _, field in ipairs(older) do call('HDEL', key, field) end", ""),
                 ("own = own + units", "own = units"),
@@ -246,7 +245,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/close.lua"),
-            properties: &[scripts_count_as_the_model_does],
+            properties: &[scripts_match_the_model],
             changes: &[
                 ("if admitted > 0 then", "if true then"),
                 ("own, now + lease, lease", "own, now, lease"),
@@ -259,7 +258,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/release.lua"),
-            properties: &[scripts_count_as_the_model_does],
+            properties: &[scripts_match_the_model],
             changes: &[
                 ("if left > 0 then", "if left >= 0 then"),
                 ("if left > 0 then", "if left > 1 then"),

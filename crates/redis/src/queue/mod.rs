@@ -1,4 +1,4 @@
-//! The departure times of a [`SharedQueue`](tower_sluice::SharedQueue) on Redis: a call of one script for each of the
+//! The departure times of a [`SharedQueue`](tower_sluice::SharedQueue) on Redis: a call to one script for each of the
 //! two steps.
 //!
 //! `script` has the two scripts that the server runs, and reads their replies.
@@ -17,7 +17,7 @@ use crate::connection::{Redis, ScriptCaller};
 use crate::script::Key;
 use crate::store::failed;
 
-/// A key has a name under its prefix, and scripts make each step in one round trip. Times are to the microsecond of the
+/// A key has a name under its prefix, and scripts make each step in one round trip. Times are to the microsecond by the
 /// server's clock; intervals are exact. Calls for queues with the same terms share bundles.
 impl Departures for Redis {
     async fn reserve(
@@ -50,8 +50,8 @@ impl Departures for Redis {
     /// # Errors
     ///
     /// [`UnfitQuota`](crate::UnfitQuota), if it would take 2^51 microseconds, about 71 years, to pay for a full queue
-    /// and one more request of the greatest [cost](tower_sluice::limiter::Description::max_cost): bursts and waits of
-    /// up to 35 years are fine. And if a limit above 4.5 × 10^12 has a period that is no whole number of microseconds,
+    /// and one more request with the greatest [cost](tower_sluice::limiter::Description::max_cost): bursts and waits up
+    /// to 35 years are fine. And if a limit above 4.5 × 10^12 has a period that is not a whole number of microseconds,
     /// so that it is exact only in [too many parts](crate::UnfitQuota::TooManyParts) of one.
     fn check_fit(&self, terms: &DepartureTerms) -> Result<(), Box<dyn Error + Send + Sync>> {
         Ok(QueueScript::new(*terms).check_fit()?)

@@ -1,4 +1,4 @@
-//! [`RedisRecords`]: small values that are read, and swapped if nobody has changed them.
+//! [`RedisRecords`]: small values that are read, and swapped unless another process has changed them.
 
 #[cfg(test)]
 mod tests;
@@ -19,12 +19,12 @@ static READ: Script = Script::new(include_str!("lua/read.lua"));
 
 static SWAP: Script = Script::new(include_str!("lua/swap.lua"));
 
-/// The records of a [`Redis`]: what its limiters share that is no script's, such as [who is rejected
-/// most](tower_sluice::LimitsHandle::offenders). Made by [`Redis::records`].
+/// The records on a [`Redis`]: state that its limiters share without a script, such as the [most rejected
+/// keys](tower_sluice::LimitsHandle::offenders). Made by [`Redis::records`].
 ///
 /// # Cost
 ///
-/// A read and a swap are one call each. A record is a string in a slot of its own, and expires with its lifetime.
+/// A read and a swap are one call each. A record is a string in a separate slot, and expires with its lifetime.
 #[derive(Clone)]
 #[must_use]
 pub struct RedisRecords {
@@ -39,11 +39,11 @@ impl Redis {
     }
 }
 
-/// The greatest lifetime that is kept to, in milliseconds: 35 years. A longer one is for ever.
+/// The longest lifetime that is kept to, in milliseconds: 35 years. A longer one counts as forever.
 const LONGEST: u64 = 1 << 40;
 
 impl RedisRecords {
-    /// The hash of its name stands for the record, so that records are on all nodes of a cluster.
+    /// The key contains the name's hash, so that records are on all nodes of a cluster.
     fn key(&self, name: &str) -> Key {
         Key::new(self.redis.prefix(), name, self.tags.of(&PartitionKey::from(name)), &["record"])
     }
@@ -53,7 +53,7 @@ impl RedisRecords {
     }
 }
 
-/// Rounded up to a millisecond; 0 is for ever.
+/// Rounded up to a millisecond; 0 is forever.
 fn millis(lifetime: Duration) -> u64 {
     let millis = u64::try_from(lifetime.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
     if millis > LONGEST { 0 } else { millis.max(1) }

@@ -22,7 +22,7 @@ async fn they_pass_the_suite() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_cluster_they_pass_it_and_are_on_all_nodes() {
+async fn a_cluster_spreads_them_over_all_nodes() {
     let cluster = RedisCluster::start(3, 0);
     let redis = Redis::cluster(cluster.urls()).timeout(Duration::from_secs(5)).open().unwrap();
     check_records(redis.records(), seed_of(25)).await;
@@ -32,7 +32,7 @@ async fn on_a_cluster_they_pass_it_and_are_on_all_nodes() {
     }
 }
 
-/// In milliseconds, rounded up; from 35 years on, for ever.
+/// In milliseconds, rounded up; from 35 years on, forever.
 #[tokio::test]
 async fn a_record_expires_with_its_lifetime() {
     let server = RedisServer::start();
@@ -49,7 +49,7 @@ async fn a_record_expires_with_its_lifetime() {
         assert!(swap(&records, name, None, Some(b"a"), lifetime).await);
         let left: i64 = server.run(&["PTTL", records.key(name).as_str()]);
         assert!(left <= expected && left > expected - 60_000, "{name}: {left}");
-        // The lifetime of the last value counts.
+        // The last value's lifetime counts.
         assert!(swap(&records, name, Some(b"a"), Some(b"b"), Duration::from_secs(7_200)).await);
         let left: i64 = server.run(&["PTTL", records.key(name).as_str()]);
         assert!(left <= 7_200_000 && left > 7_140_000, "{name}: {left}");
@@ -60,7 +60,7 @@ async fn a_record_expires_with_its_lifetime() {
 }
 
 #[tokio::test]
-async fn names_of_limiters_and_secrets_share_no_record() {
+async fn names_and_secrets_share_no_record() {
     let server = RedisServer::start();
     let records = open(&server);
     assert!(swap(&records, "api:-:r", None, Some(b"a"), Duration::MAX).await);
@@ -75,7 +75,7 @@ async fn names_of_limiters_and_secrets_share_no_record() {
 
 /// It may be another program's.
 #[tokio::test]
-async fn a_value_of_another_type_is_an_error_and_stays() {
+async fn a_foreign_value_stays() {
     let server = RedisServer::start();
     let records = open(&server);
     server.run::<()>(&["HSET", records.key("a").as_str(), "field", "b"]);

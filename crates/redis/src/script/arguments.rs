@@ -1,4 +1,4 @@
-//! The calls of scripts, with their keys and arguments. [`reply`](super::reply) reads the replies.
+//! Script calls, with their keys and arguments. [`reply`](super::reply) reads the replies.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ use super::text::{Swap, parts};
 use super::{BAN, BEGIN_RECORD, EXACT, ONCE, RAISE_RECORD, REFUND, RESET, SEVERAL, SWAP, Scripted, script_of};
 use crate::script::{Key, Script, ScriptCall};
 
-/// The charge or the refund of one key in a call.
+/// One key's charge or refund in a call.
 pub(crate) struct ScriptCharge {
     key: Key,
     script: &'static Script,
     /// [`NUMBER`](super::sealed::Steps::NUMBER), or 0 if the key is only read.
     algorithm: u64,
     numbers: [u64; 5],
-    /// The receipt of the charge, if this is a refund.
+    /// The charge's receipt, if this is a refund.
     receipt: Option<[u64; 2]>,
     is_possible: bool,
     /// The number of requests, in a call for this key [alone](Self::alone).
@@ -34,15 +34,14 @@ pub(crate) struct ScriptCharge {
 /// The part of a call about one key's own quota.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OwnQuota {
-    /// The quota of the question, which the script writes behind the state. `None` if the limiter has one quota for all
-    /// keys.
+    /// The caller's quota, which the script writes behind the state. `None` if the limiter has one quota for all keys.
     pub(crate) quota: Option<Quota>,
     /// Replaces a state under another quota, or with another mark, by the same state under this one.
     pub(crate) conversion: Option<Swap>,
 }
 
 impl ScriptCharge {
-    /// A charge of `cost`. With a cost of 0, it only reads the key. `asked` is the caller's estimate of the server's
+    /// A charge for `cost`. With a cost of 0, it only reads the key. `asked` is the caller's estimate of the server's
     /// time.
     pub(crate) fn new<A: Scripted>(algorithm: &A, key: Key, cost: u64, asked: Timestamp) -> Self {
         Self {
@@ -57,11 +56,11 @@ impl ScriptCharge {
         }
     }
 
-    /// The refund of the debt that is left of a charge with this `cost` and `receipt`. The charge was made under the
-    /// quota of `charged`, which may be another quota in the same units.
+    /// Refunds a charge's remaining debt, with the charge's `cost` and `receipt`. The charge was made under the quota
+    /// of `charged`, which may be another quota in the same units.
     pub(crate) fn refunding<A: Scripted>(mut self, charged: &A, cost: u64, receipt: Receipt, asked: Timestamp) -> Self {
-        // The capacity of the bucket and its rest, or the limit of the window, come from the quota of the state: if
-        // that has a greater burst, its debt must not be cut. The price comes from the charge.
+        // The bucket's capacity and its rest, or the window's limit, come from the state's quota, because if that has a
+        // greater burst, its debt must not be cut. The price comes from the charge.
         let price = charged.numbers(cost, asked);
         for index in [0, 2, 4] {
             self.numbers[index] = price[index];
@@ -70,7 +69,7 @@ impl ScriptCharge {
         self
     }
 
-    /// The same charge, which leaves a bucket's state with another mark to the caller.
+    /// Lets this charge leave a bucket's state with another mark to the caller.
     pub(crate) fn leaving_other_marks(mut self) -> Self {
         if self.numbers[0] > 0 && std::ptr::eq(self.script, script_of::<TokenBucket>()) {
             self.numbers[1] += LEAVES_OTHER_MARKS;
@@ -78,7 +77,7 @@ impl ScriptCharge {
         self
     }
 
-    /// The same charge of a key with a quota of its own.
+    /// Sets the key's own quota for this charge.
     pub(crate) fn with_own_quota(self, own: OwnQuota) -> Self {
         Self { own, ..self }
     }
@@ -137,13 +136,13 @@ fn add_quotas(call: &mut ScriptCall, quotas: &mut [OwnQuota]) {
     }
 }
 
-/// Stands for the algorithm of a charge that can never be admitted. The script rejects it, unless the key is allowed.
+/// Replaces the algorithm in a charge that can never be admitted. The script rejects it, unless the key is allowed.
 const NEVER: u64 = 5;
 
-/// In the first argument, which is the number of keys, each number that lists the [`Alternatives`] counts as much.
+/// In the first argument, which is the number of keys, each number that lists the [`Alternatives`] counts this much.
 const LISTED: u64 = 1_000_000;
 
-/// Makes a call of charges of any algorithms, with the quotas of the possible charges. An impossible charge has the
+/// Makes a call with charges by any algorithms, with the quotas for the possible charges. An impossible charge has the
 /// algorithm `impossible`.
 fn several(
     script: &'static Script,
@@ -168,8 +167,7 @@ fn several(
     call
 }
 
-/// Returns the numbers that list the alternatives in a call: the numbers of the keys, from 1 on, with a zero behind
-/// each set.
+/// Returns the numbers that list the alternatives in a call: the keys' numbers, from 1 on, with a zero behind each set.
 pub(super) fn listed(alternatives: &Alternatives) -> impl Iterator<Item = u64> {
     alternatives.sets().flat_map(|set| set.iter().map(|index| *index as u64 + 1).chain([0]))
 }
@@ -197,7 +195,7 @@ impl Charging {
 
     /// Whether the call would have charged the key at `index`, if it had room.
     pub(crate) fn may_charge(&self, index: usize, answer: &ScriptReply) -> bool {
-        // A free retry has charged the budget, for any state of the key.
+        // A free retry has charged the budget, in any state of the key.
         self.may_charge.get(index) == Some(&true) && !(self.is_once && answer.is_free_retry())
     }
 
@@ -228,8 +226,8 @@ pub(crate) fn decide_first(
     }
 }
 
-/// Decides on a request that may be a retry: charges the budget of free retries if the record has a free retry left and
-/// the budget admits it, and otherwise the state.
+/// Decides on a request that may be a retry: charges the budget for free retries if the record has a free retry left
+/// and the budget admits it, and otherwise the state.
 pub(crate) fn decide_once(state: ScriptCharge, budget: ScriptCharge, record: Key) -> ScriptCall {
     let mut call = several(&ONCE, [state, budget], 0, &Alternatives::ALL);
     call.keys.push(record);
@@ -253,8 +251,8 @@ pub(crate) fn raise_record(record: Key, free_retries: u32) -> ScriptCall {
     ScriptCall::new(&RAISE_RECORD, [record], [free_retries.into()])
 }
 
-/// Refunds a budget of free retries. It may have grown with the quota of its key, so its debt is not cut to the size of
-/// this budget. `None` without a charge.
+/// Refunds a budget for free retries. It may have grown with its key's quota, so its debt is not cut to this budget's
+/// size. `None` without a charge.
 pub(crate) fn refund_budget<A: Scripted>(
     budget: &A,
     key: Key,
@@ -262,40 +260,40 @@ pub(crate) fn refund_budget<A: Scripted>(
     receipt: Receipt,
     asked: Timestamp,
 ) -> Option<ScriptCall> {
-    /// More than the capacity of any bucket in microseconds, or the limit of any window in units.
+    /// More than any bucket's capacity in microseconds, or any window's limit in units.
     const UNCUT: u64 = (1 << 51) - 1;
     if receipt.is_none() || cost == 0 {
         return None;
     }
     let mut refund = ScriptCharge::new(budget, key, cost, asked).refunding(budget, cost, receipt, asked);
-    // The capacity of a bucket, or the limit of a window.
+    // The bucket's capacity, or the window's limit.
     refund.numbers[1] = if A::NUMBER == TokenBucket::NUMBER { (UNCUT + 1) * 10 } else { UNCUT };
     Some(refund.alone())
 }
 
-/// Deletes the debt of a key. The reply is the same as for a charge of an empty key that only reads.
+/// Deletes a key's debt. The reply is the same as for a charge to an empty key that only reads.
 pub(crate) fn reset<const K: usize>(keys: [Key; K]) -> ScriptCall {
     ScriptCall::new(&RESET, keys, [])
 }
 
-/// Bans a key for this time, rounded up to a microsecond. The reply has the text of the banned key.
+/// Bans a key for this time, rounded up to a microsecond. The reply has the banned key's text.
 pub(crate) fn ban(key: Key, span: Duration) -> ScriptCall {
     ScriptCall::new(&BAN, [key], [micros(span)])
 }
 
-/// Bans a key by the number of its bans, which the key `bans` holds. The reply has the texts of both.
+/// Bans a key by the number of its bans, which the key `bans` holds. The reply has both texts.
 pub(crate) fn growing_ban(key: Key, bans: Key, growth: &BanGrowth) -> ScriptCall {
     let [first, most, forgotten] = [growth.first(), growth.most(), growth.forgotten_after()].map(micros);
     ScriptCall::new(&BAN, [key, bans], [first, growth.factor().into(), most, forgotten])
 }
 
-/// Rounded up. The sum of this and any time of a server is exact.
+/// Rounded up. The sum of this and any server time is exact.
 fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX).min(EXACT / 2 - 1)
 }
 
-/// Replaces the text of a key, unless the text has changed: then the reply has the new text. If `swap` is `None`, the
-/// script only reads.
+/// Replaces a key's text, unless it has changed; the reply has the new text then. If `swap` is `None`, the script only
+/// reads.
 pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     let mut call = ScriptCall::new(&SWAP, [key], [0]);
     if let Some(Swap { read, written, expires }) = swap {
@@ -305,7 +303,7 @@ pub(crate) fn swap(key: Key, swap: Option<Swap>) -> ScriptCall {
     call
 }
 
-/// As [`swap`], with the key of a reference: if that is there, nothing is replaced. Otherwise, the swap begins it, for
+/// Like [`swap`], with a reference's key: if that key exists, nothing is replaced. Otherwise, the swap begins it, for
 /// `known` milliseconds.
 pub(crate) fn swap_once(key: Key, reference: Key, swap: Option<Swap>, known: u64) -> ScriptCall {
     let is_swap = swap.is_some();

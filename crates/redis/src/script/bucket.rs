@@ -11,14 +11,13 @@ use tower_sluice::time::Timestamp;
 use super::sealed::Steps;
 use super::{EXACT, Scripted, UnfitQuota, period_nanos, whole};
 
-/// Converts the times and prices of a quota to whole microseconds and a rest, exactly.
+/// Converts a quota's times and prices to whole microseconds and a rest, exactly.
 ///
-/// In units of 1/`limit` nanosecond, where nothing is rounded (`src/algorithm/gcra.rs` of `tower-sluice`), a
-/// microsecond is 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all
-/// sums are multiples of the greatest common divisor of these two, the *grain*. A microsecond has `parts` grains. For
-/// most quotas `parts` is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`,
-/// and so below 2^50. With other periods it is up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are
-/// refused.
+/// In 1/`limit` nanoseconds, where nothing is rounded (`src/algorithm/gcra.rs` of `tower-sluice`), a microsecond is
+/// 1000 × `limit` units and a token `period` units. A bucket only adds microseconds and tokens, so all sums are
+/// multiples of their greatest common divisor, the *grain*. A microsecond has `parts` grains. For most quotas `parts`
+/// is 1, and the rest always zero. If the period is whole microseconds, `parts` is at most `limit`, and so below 2^50.
+/// With other periods it is up to 1000 × `limit`, and [more than 2^52](UnfitQuota::TooManyParts) are refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
     pub(crate) limit: u64,
@@ -41,7 +40,7 @@ pub(crate) struct MicrosSpan {
 /// then stays below 2^53.
 const MAX_FILL_MICROS: u64 = 1 << 51;
 
-/// The most parts of a microsecond: the sum of two rests then stays below 2^53.
+/// A microsecond's maximum number of parts. With it, the sum of two rests stays below 2^53.
 pub(crate) const MAX_PARTS: u64 = 1 << 52;
 
 impl Grid {
@@ -51,13 +50,12 @@ impl Grid {
         Self { limit: quota.limit(), period, micro, grain: common_divisor(period, micro) }
     }
 
-    /// Returns the number of parts of a microsecond.
+    /// Returns how many parts a microsecond has.
     pub(crate) const fn parts(&self) -> u64 {
         self.micro / self.grain
     }
 
-    /// Converts units, rounded down to the grain. All sums of a bucket are multiples of the grain. Saturates below
-    /// 2^53.
+    /// Converts units, rounded down to the grain. All a bucket's sums are multiples of the grain. Saturates below 2^53.
     pub(crate) fn span(&self, units: u128) -> MicrosSpan {
         let micros = units / u128::from(self.micro);
         let rest = units % u128::from(self.micro);
@@ -84,8 +82,8 @@ impl Grid {
         u128::from(cost) * u128::from(self.period)
     }
 
-    /// Returns the arguments of the script: price with the [mark](rate_mark) of the state, capacity, their rests, and
-    /// parts. The script leaves no state to the caller: see [`LEAVES_OTHER_MARKS`].
+    /// Returns the script's arguments: price with the state's [mark](rate_mark), capacity, their rests, and parts. The
+    /// script leaves no state to the caller: see [`LEAVES_OTHER_MARKS`].
     pub(crate) fn numbers(&self, price: MicrosSpan, capacity: MicrosSpan, mark: u64) -> [u64; 5] {
         let [price_and_mark, capacity_and_flag] = [(price.micros + 1) * 1_000 + mark, (capacity.micros + 1) * 10];
         match self.parts() {
@@ -119,16 +117,16 @@ impl Grid {
         Some(GcraState::from_parts(self.units(MicrosSpan { micros, rest }).min(most)))
     }
 
-    /// Splits the end of a state, `~<micros>`, off: the debt beyond a full bucket that the key may have.
+    /// Splits off the end of a state, `~<micros>`: the debt beyond a full bucket that the key may have.
     fn read_beyond<'a>(&self, stored: &'a [u8]) -> Option<(&'a [u8], u128)> {
         let Some(mark) = stored.iter().position(|byte| *byte == b'~') else { return Some((stored, 0)) };
         let micros = whole(&stored[mark + 1..]).filter(|micros| *micros < MAX_FILL_MICROS)?;
         Some((&stored[..mark], u128::from(micros) * u128::from(self.micro)))
     }
 
-    /// Writes a state at `now` that may owe more than a full bucket of `capacity`. All numbers are in units.
+    /// Writes a state at `now` that may owe more than a full bucket with `capacity`. All numbers are in units.
     fn write(&self, state: &GcraState, now: u128, capacity: u128) -> String {
-        // The debt is cut so that, also after it is rounded up, it stays below the longest time in which a bucket may
+        // The debt is cut so that, even after it is rounded up, it stays below the longest time in which a bucket may
         // fill.
         let most = u128::from(MAX_FILL_MICROS - 2) * u128::from(self.micro);
         let debt = state.parts().saturating_sub(now).min(most);
@@ -159,14 +157,14 @@ pub(crate) const NO_MARK: u64 = 999;
 /// converts it. Otherwise its debt is kept as a time.
 pub(crate) const LEAVES_OTHER_MARKS: u64 = 1;
 
-/// The digits of a mark, and of the time behind it. With a sign, they fit into 64 bits, so that Redis keeps a state
-/// without a rest as an integer.
+/// The number of digits in a mark, and in the time behind it. With a sign, they fit into 64 bits, so that Redis keeps a
+/// state without a rest as an integer.
 const MARK_DIGITS: usize = 3;
 const MARKED_DIGITS: usize = 16;
 
-/// Returns the mark of a rate: three digits, from 100 to 921, that two rates share with a probability of 1 in 822. A
-/// state that another rate has written is then taken for one of the present rate, as states without a mark are: its
-/// debt is kept as a time.
+/// Returns a rate's mark: three digits, from 100 to 921, that two rates share with a probability of 1 in 822. A state
+/// that another rate has written is then taken for one at the present rate, like states without a mark: its debt is
+/// kept as a time.
 pub(crate) fn rate_mark(quota: &Quota) -> u64 {
     let [limit, period] = [quota.limit(), period_nanos(quota)];
     let divisor = common_divisor(limit, period);
@@ -176,24 +174,24 @@ pub(crate) fn rate_mark(quota: &Quota) -> u64 {
     100 + u64::try_from(high).expect("below 822")
 }
 
-/// Returns the number of digits behind the sign of a state.
+/// Returns the number of digits behind a state's sign.
 fn count_digits(text: &[u8]) -> usize {
     text.iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the mark of a state of a bucket, if it has one.
+/// Returns the mark in a bucket's state, if it has one.
 pub(crate) fn mark_of(stored: &[u8]) -> Option<u64> {
     let text = stored.strip_prefix(b"-").filter(|text| count_digits(text) == MARK_DIGITS + MARKED_DIGITS)?;
     whole(&text[..MARK_DIGITS])
 }
 
-/// Returns the text of a state behind its sign and its mark.
+/// Returns a state's text behind its sign and its mark.
 fn digits_of(stored: &[u8]) -> Option<&[u8]> {
     let text = stored.strip_prefix(b"-")?;
     Some(if mark_of(stored).is_some() { &text[MARK_DIGITS..] } else { text })
 }
 
-/// Adds a mark to the text of a state that has none.
+/// Adds a mark to a state's text without one.
 pub(crate) fn marked(state: &str, mark: u64) -> String {
     let text = &state[1..];
     let digits = count_digits(text.as_bytes());

@@ -1,4 +1,4 @@
-//! Windows of the calendar, in whole seconds.
+//! Calendar windows, in whole seconds.
 
 use tower_sluice::Quota;
 use tower_sluice::algorithm::{Algorithm, CalendarWindow, CalendarWindowState, TokenBucket};
@@ -49,7 +49,7 @@ impl Steps for CalendarWindow {
             return None;
         }
         let ends = Timestamp::from_nanos(ends * NANOS);
-        // Units that still count are counted in the present window, also if they were charged under another calendar.
+        // Units that still count are counted in the present window, even if they were charged under another calendar.
         let ends = if ends > now { end_of_window(self, now) } else { ends };
         Some(CalendarWindowState::from_parts((ends, used)))
     }

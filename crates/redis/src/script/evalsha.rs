@@ -11,7 +11,8 @@ use super::key::Key;
 pub(crate) struct Script {
     pub(crate) source: &'static str,
     hash: OnceLock<String>,
-    /// Whether it decides on any number of requests with equal arguments, each by itself: then calls may share a run.
+    /// Whether it decides on any number of requests with equal arguments, each by itself, so that calls may share a
+    /// run.
     pub(crate) is_bundled: bool,
 }
 
@@ -30,14 +31,13 @@ impl Script {
     }
 }
 
-/// One run of a script. In a cluster, all of its keys are in one slot.
+/// One run of a script. In a cluster, all its keys are in one slot.
 pub(crate) struct ScriptCall {
     pub(crate) script: &'static Script,
     pub(crate) keys: SmallVec<[Key; 1]>,
-    /// Whole numbers below 2^53, which a script reads exactly. The numbers of a quota are text to it, and may be
-    /// greater.
+    /// Whole numbers below 2^53, which a script reads exactly. A quota's numbers are text to it, and may be greater.
     pub(crate) args: SmallVec<[u64; 8]>,
-    /// Behind the numbers: what was read from keys, and what replaces it.
+    /// Behind the numbers: texts that were read from keys, and their replacements.
     pub(crate) texts: Vec<Vec<u8>>,
 }
 

@@ -7,19 +7,19 @@ use tower_sluice::store::remote::KeyTag;
 /// The name of a key on the server, `PREFIX:{TAG}:NAME:KIND`.
 ///
 /// The tag is 128 bits of a SHA-256 of the [`PartitionKey`], so a client's bytes never reach the server: they cannot
-/// imitate another key, and nobody can read them there. With a secret, trying keys does not find the key of a tag, and
-/// a client cannot make its tag fall into a chosen slot of a cluster. All budgets of one client carry the same tag, so
-/// they are in one slot.
+/// imitate another key, and no user of the server can read them there. With a secret, trying keys does not find a tag's
+/// key, and a client cannot make its tag fall into a chosen slot in a cluster. All budgets for one client carry the
+/// same tag, so they are in one slot.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Key {
     text: Box<str>,
     slot: u16,
 }
 
-/// The number of slots of a cluster.
+/// A cluster's number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// Makes the names for the budgets of one limiter.
+/// Makes the names for one limiter's budgets.
 #[derive(Clone)]
 pub(crate) struct KeyNames {
     prefix: Box<str>,
@@ -38,36 +38,36 @@ impl KeyNames {
         Self { prefix: prefix.into(), name: name.into(), tags: Tags::new(secret) }
     }
 
-    /// Returns the tag that stands for a key of this limiter, in its names and in the tables of this process.
+    /// Returns the tag for a key of this limiter, in its names and in this process's tables.
     #[cfg_attr(not(feature = "internal"), allow(dead_code, reason = "for the states of other packages, and for tests"))]
     pub(crate) fn tag(&self, key: &PartitionKey) -> KeyTag {
         self.tags.of(key)
     }
 
-    /// Returns the name of the state that one kind of algorithm keeps. `kind` is a letter of its own: `b` for buckets,
-    /// `f` and `s` for fixed and sliding windows, `c` for calendar windows, `q` for queues, `p` for the pace of a
-    /// partner, `n` for the number of units in flight, `l` for the lots of a balance.
+    /// Returns the name of the state that one kind of algorithm keeps. `kind` is a separate letter: `b` for buckets,
+    /// `f` and `s` for fixed and sliding windows, `c` for calendar windows, `q` for queues, `p` for a partner's pace,
+    /// `n` for the number of units in flight, `l` for a balance's lots.
     pub(crate) fn key(&self, tag: KeyTag, kind: char) -> Key {
         self.with_kind(tag, &[kind.encode_utf8(&mut [0; 4])])
     }
 
-    /// Returns the name of the budget of free retries that this kind of algorithm keeps: `r` and its letter.
+    /// Returns the name of the budget for free retries that this kind of algorithm keeps: `r` and its letter.
     pub(crate) fn budget_of_retries(&self, tag: KeyTag, kind: char) -> Key {
         self.with_kind(tag, &["r", kind.encode_utf8(&mut [0; 4])])
     }
 
-    /// Returns the name of the record of a request by the key with this tag: `o` ("once") and the name of the request.
+    /// Returns the name of the record for a request by the key with this tag: `o` ("once") and the request's name.
     pub(crate) fn record(&self, tag: KeyTag, request: KeyTag) -> Key {
         self.with_kind(tag, &["o", &request.to_string()])
     }
 
-    /// Returns the name of the reference of a charge by hand to the key with this tag: `h` ("by hand") and the name of
-    /// the reference.
+    /// Returns the name of the reference for a charge by hand to the key with this tag: `h` ("by hand") and the
+    /// reference's name.
     pub(crate) fn reference(&self, tag: KeyTag, reference: KeyTag) -> Key {
         self.with_kind(tag, &["h", &reference.to_string()])
     }
 
-    /// Returns the name of the number of bans of a key, if they grow.
+    /// Returns the name of a key's number of bans, if they grow.
     pub(crate) fn bans(&self, tag: KeyTag) -> Key {
         self.with_kind(tag, &["x"])
     }
@@ -129,8 +129,9 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31c3);
     }
 
+    /// By prefix, secret, limiter and key.
     #[test]
-    fn names_differ_by_prefix_secret_limiter_and_key() {
+    fn names_differ_by_all_their_parts() {
         let name = |prefix, name, secret: &[u8], key: &str| {
             let names = KeyNames::new(prefix, name, secret);
             names.key(names.tag(&PartitionKey::from(key)), 'b')
@@ -150,9 +151,9 @@ mod tests {
         }
     }
 
-    /// A limiter of any name shares no key with another limiter's records or budgets.
+    /// A limiter with any name shares no key with another limiter's records or budgets.
     #[test]
-    fn records_and_budgets_of_retries_have_names_of_their_own_in_the_slot_of_their_key() {
+    fn records_and_budgets_have_their_own_names() {
         let key = PartitionKey::from("alice");
         let mut texts = std::collections::HashSet::new();
         for name in ["api", "api:r", "api:o", "api:o:b", "api:rb", ""] {
@@ -167,8 +168,9 @@ mod tests {
         assert_eq!(record.rsplit(':').next().unwrap().len(), 23, "{record}");
     }
 
+    /// Its slot depends on the whole key.
     #[test]
-    fn whatever_a_key_contains_its_name_is_ascii_and_its_slot_depends_on_all_of_it() {
+    fn any_keys_name_is_ascii() {
         let names = KeyNames::new("sluice", "api", b"");
         let mut nodes = [0_u32; 3];
         for number in 0..10_000 {

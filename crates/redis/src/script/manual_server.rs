@@ -13,7 +13,7 @@ use tower_sluice::time::Timestamp;
 
 use crate::support::manual_redis::{Loaded, ManualRedis, time};
 
-/// Returns the name of a budget on the server.
+/// Returns a budget's name on the server.
 pub(crate) fn key(name: impl ToString) -> Key {
     let names = KeyNames::new("test", "limiter", b"");
     names.key(names.tag(&PartitionKey::from(name.to_string())), 'b')
@@ -24,13 +24,13 @@ pub(crate) struct ManualServer {
     redis: ManualRedis,
     hashes: Vec<(&'static str, String)>,
     pipeline: Pipeline,
-    /// The number of keys of each call of the pipeline.
+    /// The number of keys in each of the pipeline's calls.
     keys: Vec<usize>,
 }
 
 impl ManualServer {
-    /// Starts a server that has cached these scripts with the other clock. Also checks that each unchanged script
-    /// compiles, and that calls use its hash.
+    /// Starts a server that has cached these scripts with the other clock. Checks that each unchanged script compiles,
+    /// and that calls use its hash.
     pub(crate) fn new(scripts: &[&'static Script]) -> Self {
         let mut redis = ManualRedis::start();
         let hashes = scripts.iter().map(|script| {
@@ -51,7 +51,7 @@ impl ManualServer {
         self.keys.push(call.keys.len());
     }
 
-    /// Adds a call of a script that does not read the time. Its reply is not read.
+    /// Adds a call to a script that does not read the time. Its reply is not read.
     pub(crate) fn add_silent(&mut self, call: &ScriptCall) {
         self.pipeline.add_command(evalsha(call, &hash_of(call.script))).ignore();
     }
@@ -71,12 +71,12 @@ impl ManualServer {
         cmd("SET").arg(key.as_str()).arg(value).exec(&mut self.redis.connection).unwrap();
     }
 
-    /// Returns the value of a key.
+    /// Returns a key's value.
     pub(crate) fn get(&mut self, key: &Key) -> Option<String> {
         cmd("GET").arg(key.as_str()).query(&mut self.redis.connection).unwrap()
     }
 
-    /// Sets a field of a key that is a hash.
+    /// Sets a field in a key that is a hash.
     pub(crate) fn set_field(&mut self, key: &Key, field: &str, value: &str) {
         cmd("HSET").arg(key.as_str()).arg(field).arg(value).exec(&mut self.redis.connection).unwrap();
     }
@@ -98,7 +98,7 @@ impl ManualServer {
         cmd("PEXPIRETIME").arg(key.as_str()).query(&mut self.redis.connection).unwrap()
     }
 
-    /// Adds a command that reads the fields of a key that is a hash.
+    /// Adds a command that reads the fields in a key that is a hash.
     pub(crate) fn add_fields(&mut self, key: &Key) {
         self.pipeline.cmd("HGETALL").arg(key.as_str());
     }

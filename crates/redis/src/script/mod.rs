@@ -8,27 +8,27 @@
 //!
 //! # Rules for all scripts
 //!
-//! - A rejection writes nothing, with one exception: a state from the future, or of another calendar, is corrected (see
-//!   below). A call with a cost of zero, or with a cost that can never be admitted, only reads.
+//! - A rejection writes nothing, with one exception: a state from the future, or from another calendar, is corrected
+//!   (see below). A call with a cost of zero, or with a cost that can never be admitted, only reads.
 //! - A key expires when it owes nothing any more, rounded up to a millisecond.
-//! - A state is text, and begins with `-`, which stands for the first version of the format. A bucket's state without a
-//!   rest is a number, which Redis stores in place of a pointer. A queue's state is a bucket's state, followed by the
-//!   queue's holes. For other text in a key, the script replies with an error whose code is `SLUICE` (the script of a
-//!   queue checks the text before the holes, and Rust the rest); for another type, with `WRONGTYPE`.
+//! - A state is text, and begins with `-`, which stands for the format's first version. A bucket's state without a rest
+//!   is a number, which Redis stores in place of a pointer. A queue's state is a bucket's state, followed by the
+//!   queue's holes. For other text in a key, the script replies with an error whose code is `SLUICE` (a queue's script
+//!   checks the text before the holes, and Rust the rest); for another type, with `WRONGTYPE`.
 //! - If a key is banned, or owes more units than it had left, this *standing* is before its state, see `text`.
-//! - The record of a request whose retries are free is `-` and the number of free retries. It expires when they are no
+//! - The record for a request whose retries are free is `-` and the number of free retries. It expires when they are no
 //!   longer free.
-//! - If a key has a quota of its own, that quota is behind its state. A call without a conversion does not change a
-//!   state under another quota than its own. The reply shows that state, and `conversation` converts it.
+//! - If a key has its own quota, that quota is behind its state. A call without a conversion does not change a state
+//!   under another quota than its own. The reply shows that state, and `conversation` converts it.
 //! - **A clock that was set back** leaves states from the future. A key counts as owing at most a full bucket, and a
 //!   window at most as the next window, so the longest time that a client is locked out is the time that these take to
 //!   pass. A calendar window counts as the present window.
 //! - **The server knows no calendar.** A call has the bounds of two windows around the time on the caller's clock, and
-//!   the server's clock chooses between them. If the server's time is in no such window, the script begins no window
+//!   the server's clock chooses between them. If the server's time is in neither window, the script begins no window
 //!   and charges nothing, and the caller makes the call again with the time in the reply.
 //! - The sources are constant. A script only touches the keys that it is given.
 //!
-//! A server of 32 bits is not supported: it would write wrong numbers, which are then rejected when they are read.
+//! A 32-bit server is not supported: it would write wrong numbers, which are then rejected when they are read.
 //!
 //! [`Algorithm::decide`]: tower_sluice::algorithm::Algorithm::decide
 //! [`Decision`]: tower_sluice::Decision
@@ -80,7 +80,7 @@ use tower_sluice::algorithm::Algorithm;
 /// An algorithm that a Redis server runs: [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`], [`SlidingWindow`], and
 /// `CalendarWindow` (feature `calendar`).
 ///
-/// Sealed, because each is written twice, in Rust and in Lua, and the two must agree in every case: a trait cannot
+/// Sealed, because each is written twice, in Rust and in Lua, and the two must agree in every case. A trait cannot
 /// enforce that for an implementation from outside.
 ///
 /// [`TokenBucket`]: tower_sluice::algorithm::TokenBucket
@@ -103,12 +103,12 @@ pub(crate) fn nanos_of(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the period of a quota, which is at most a hundred years.
+/// Returns a quota's period, which is at most a hundred years.
 fn period_nanos(quota: &Quota) -> u64 {
     nanos_of(quota.period())
 }
 
-/// The greatest count that a script reads: no count is above the limit of its window. The proofs of the scripts'
+/// The greatest count that a script reads, because no count is above its window's limit. The proofs of the scripts'
 /// arithmetic (`proofs`) cover it.
 const MOST_UNITS: u64 = Quota::MAX_UNITS;
 
@@ -122,20 +122,20 @@ pub(crate) mod sealed {
 
     /// The exchange between Rust and the scripts. All numbers are below 2^53.
     pub trait Steps: Algorithm {
-        /// The algorithm of the budget of free retries: the same algorithm, or a bucket if this is a calendar window.
+        /// The algorithm for the budget of free retries: the same algorithm, or a bucket if this is a calendar window.
         type Budget: super::Scripted;
 
-        /// Returns the budget of free retries with this quota.
+        /// Returns the budget for free retries with this quota.
         fn budget(quota: Quota) -> Self::Budget;
 
         /// Identifies the algorithm in scripts that know several: 1 is a bucket, 2 a fixed window, 3 a sliding window,
         /// and 4 a calendar window. 0 is no algorithm: such a key is only read. 5 is a charge that no algorithm admits.
         const NUMBER: u64;
 
-        /// The last letter of the names of its keys: an algorithm cannot read the states of another.
+        /// The last letter in its keys' names: an algorithm cannot read another's states.
         const KIND: char;
 
-        /// Returns the mark of its states, if a state is a time at a rate: see [`rate_mark`](super::bucket::rate_mark).
+        /// Returns its states' mark, if a state is a time at a rate: see [`rate_mark`](super::bucket::rate_mark).
         fn mark(&self) -> Option<u64> {
             None
         }
@@ -191,7 +191,7 @@ macro_rules! by_algorithm {
     };
 }
 
-/// The script of one algorithm. It makes the same charge to any number of keys, each by itself.
+/// One algorithm's script. It makes the same charge to any number of keys, each by itself.
 macro_rules! each_key {
     ($read:literal, $take:literal) => {
         Script::bundled(lua!("open", "each_key", "standing", "own_quota", $read, $take, "close"))
@@ -222,7 +222,7 @@ pub(super) static SEVERAL: Script = Script::bundled(concat!(
     lua!("several_open", "standing", "own_quota"),
     "if algorithm == '0' then\n  admitted = 1\nelseif algorithm == '5' then\n",
     by_algorithm!("take"),
-    // The call did not have the calendar window of the server's time.
+    // The call did not have the calendar window at the server's time.
     "if not ends then is_open = true end\n",
     lua!("several_close"),
 ));

@@ -15,8 +15,8 @@ impl ScriptReply {
         self.admitted == BUDGET
     }
 
-    /// Returns the receipt of the budget if the request is a free retry: the record had a free retry left, and the
-    /// budget has admitted it. Free retries do not depend on the key's debt, so they pass, unless the key `is_banned`.
+    /// Returns the budget's receipt if the request is a free retry: the record had a free retry left, and the budget
+    /// has admitted it. Free retries do not depend on the key's debt, so they pass, unless the key `is_banned`.
     pub(crate) fn free_retry<B: Scripted>(
         &self,
         budget: &B,
@@ -31,7 +31,7 @@ impl ScriptReply {
         if receipt.is_some() == self.is_free_retry() { Ok(receipt) } else { Err(BadReply::Disagreement) }
     }
 
-    /// Returns the remaining lifetime of the record, if the request is a free retry.
+    /// Returns the record's remaining lifetime, if the request is a free retry.
     pub(crate) fn record_left(&self) -> Option<Duration> {
         whole(self.old(3).ok()??).map(Duration::from_millis)
     }

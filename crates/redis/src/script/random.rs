@@ -8,7 +8,7 @@ use super::variant;
 pub(crate) struct Xorshift(u64);
 
 impl Xorshift {
-    /// Seeds the generator with the seed of the run, or of the variant, and prints it.
+    /// Seeds the generator with the run's or the variant's seed, and prints it.
     pub(crate) fn seeded() -> Self {
         let seed = variant::seed().unwrap_or_else(seed);
         println!("SLUICE_SEED={seed}");

@@ -1,4 +1,4 @@
-//! The replies of scripts.
+//! The scripts' replies.
 
 use std::error::Error;
 use std::fmt;
@@ -9,10 +9,10 @@ use tower_sluice::time::Timestamp;
 
 use super::{KeyText, Scripted, whole};
 
-/// The text of a key. A bucket's state has 17 characters.
+/// A key's text. A bucket's state has 17 characters.
 type ReplyText = SmallVec<[u8; 24]>;
 
-/// The reply of a script.
+/// A script's reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ScriptReply {
     /// The time at which the script ran, on the server's clock.
@@ -28,11 +28,11 @@ pub(crate) struct ScriptReply {
 /// A reply that cannot be read, or that Rust disagrees with. Nothing may be concluded from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadReply {
-    /// The reply does not have the shape of our scripts' replies.
+    /// The reply does not have our scripts' shape.
     Shape,
     /// The server's clock shows the year 2112 or later, for which sums would not be exact.
     Time,
-    /// A key held something that is no state of the algorithm.
+    /// A key held text that is not a state of the algorithm.
     State,
     /// Rust admits a request that the script rejected, or the other way round.
     Disagreement,
@@ -55,14 +55,14 @@ impl Error for BadReply {}
 const MAX_MICROS: u64 = 1 << 52;
 
 impl ScriptReply {
-    /// Reads the reply of any script to a call for one request with this number of `keys`.
+    /// Reads any script's reply to a call for one request with this number of `keys`.
     pub(crate) fn read(reply: Value, keys: usize) -> Result<Self, BadReply> {
         let text = match reply {
             Value::BulkString(text) => text,
             Value::Array(items) => return Self::from_array(items),
             _ => return Err(BadReply::Shape),
         };
-        // The text of the last key may contain commas.
+        // The last key's text may contain commas.
         let mut words = text.splitn(3 + keys, |byte| *byte == b',');
         let time = [read_number(words.next())?, read_number(words.next())?];
         Self::read_request(time, &mut words, keys)?.ok_or(BadReply::Shape)
@@ -70,7 +70,7 @@ impl ScriptReply {
 
     /// Reads the reply to a call for several requests with this number of `keys` each: `<seconds>,<microseconds>`, and
     /// for each request `,<admitted>` and an `,<old>` for each key, which is empty if the key was. `None` for a request
-    /// that needs a call of its own.
+    /// that must be made alone.
     pub(crate) fn read_each(
         reply: &Value,
         requests: usize,
@@ -99,7 +99,7 @@ impl ScriptReply {
         Self::new([time[0], time[1], read_number(admitted)?], old).map(Some)
     }
 
-    /// Reads the same numbers, and the old text of each key, from an array.
+    /// Reads these numbers, and each key's old text, from an array.
     fn from_array(items: Vec<Value>) -> Result<Self, BadReply> {
         let mut items = items.into_iter();
         let mut number = || items.next().as_ref().and_then(whole_number).ok_or(BadReply::Shape);
@@ -152,7 +152,7 @@ fn read_number(word: Option<&[u8]>) -> Result<u64, BadReply> {
     word.and_then(whole).ok_or(BadReply::Shape)
 }
 
-/// The server's replies have numbers of both kinds: `TIME` replies with digits, and Lua's numbers are integers.
+/// The server's replies have numbers in both forms: `TIME` replies with digits, and Lua's numbers are integers.
 fn whole_number(value: &Value) -> Option<u64> {
     match value {
         Value::Int(number) => u64::try_from(*number).ok(),

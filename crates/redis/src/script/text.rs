@@ -1,5 +1,5 @@
-//! The text of a key: `[!<banned>:<owing>:<allowed>:<reason>!]<state>[@<limit>:<burst>:<period>]`, the standing, the
-//! state and the quota. A bucket's state without a quota has the mark of its rate.
+//! A key's text: `[!<banned>:<owing>:<allowed>:<reason>!]<state>[@<limit>:<burst>:<period>]`, the standing, the state
+//! and the quota. A bucket's state without a quota has its rate's mark.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use tower_sluice::time::Timestamp;
 use super::bucket::{mark_of, marked};
 use super::{BadReply, EXACT, Scripted, period_nanos, whole};
 
-/// The text of a key in its parts.
+/// A key's text in its parts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KeyText<'a> {
     /// Scripts that read the state remove the standing once it is over.
@@ -22,10 +22,10 @@ pub(crate) struct KeyText<'a> {
     pub(crate) quota: Option<Quota>,
 }
 
-/// The replacement of a key's text, unless that has changed meanwhile.
+/// The replacement for a key's text, unless that has changed meanwhile.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Swap {
-    /// The text that the key held.
+    /// The text that was read from the key.
     pub(super) read: String,
     /// The new text. For a conversion, empty if the key owes nothing any more.
     pub(super) written: String,
@@ -44,7 +44,7 @@ impl Swap {
 }
 
 impl<'a> KeyText<'a> {
-    /// Reads the text of a key, if it has one.
+    /// Reads a key's text, if it has one.
     pub(crate) fn read(stored: Option<&'a [u8]>) -> Result<Self, BadReply> {
         let Some(stored) = stored else { return Ok(Self::default()) };
         let (standing, rest) = match stored.strip_prefix(b"!") {
@@ -70,17 +70,17 @@ impl<'a> KeyText<'a> {
         self.state.filter(|_| self.quota.is_none()).and_then(mark_of)
     }
 
-    /// Returns the state as it counts at `now`, of an algorithm under the quota of this text.
+    /// Returns the state as it counts at `now`, for an algorithm under this text's quota.
     pub(crate) fn state<A: Scripted>(&self, kept: &A, now: Timestamp) -> Result<Option<A::State>, BadReply> {
         self.state.map(|state| kept.read(state, now).ok_or(BadReply::State)).transpose()
     }
 }
 
-/// An algorithm under the quota of a question, and the limiter's quota. Reads states that are kept under other quotas.
+/// An algorithm under the caller's quota, and the limiter's quota. Reads states that are kept under other quotas.
 pub(crate) struct TextUnder<'a, A> {
-    /// The algorithm with the quota of the question.
+    /// The algorithm with the caller's quota.
     pub(crate) algorithm: &'a A,
-    /// The quota of the limiter, which holds for states without a quota.
+    /// The limiter's quota, which holds for states without a quota.
     pub(crate) limiter: Quota,
     /// The quota by whose mark a state is read.
     pub(crate) of_mark: &'a (dyn Fn(u64) -> Option<Quota> + Sync),
@@ -91,15 +91,15 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         Self { algorithm: target.algorithm(), limiter: target.limiter_quota(), of_mark }
     }
 
-    /// Returns the algorithm under the quota that was stored with a state, or whose mark the state has. A mark that is
-    /// not known stands for the limiter's quota: the debt is kept as a time.
+    /// Returns the algorithm under the quota that was stored with a state, or whose mark the state has. An unknown mark
+    /// stands for the limiter's quota: the debt is kept as a time.
     pub(crate) fn kept(&self, text: &KeyText<'_>) -> Result<A, BadReply> {
         let quota = text.quota.or_else(|| text.mark().and_then(self.of_mark));
         let kept = self.algorithm.under(quota.unwrap_or(self.limiter)).ok_or(BadReply::State)?;
         kept.check_fit().map(|()| kept).map_err(|_| BadReply::State)
     }
 
-    /// Writes a state of the algorithm, with its quota or its mark.
+    /// Writes a state, with its quota or its mark.
     fn write(&self, state: &A::State, at: Timestamp, quota: Option<Quota>) -> String {
         let written = self.algorithm.write(state, at);
         match (quota, self.algorithm.mark()) {
@@ -109,7 +109,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         }
     }
 
-    /// Returns a state as it counts at `at` under the quota of the question.
+    /// Returns a state as it counts at `at` under the caller's quota.
     pub(crate) fn state_at(&self, text: &KeyText<'_>, at: Timestamp) -> Result<Option<A::State>, BadReply> {
         let kept = self.kept(text)?;
         let state = text.state(&kept, at)?;
@@ -122,9 +122,8 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         }))
     }
 
-    /// Returns the conversion of a key's text (`holds`) to the quota of the question, and the state after it as the
-    /// scripts read it: a bucket's debt is rounded up. `quota` is written behind the state, if the process carries
-    /// quotas.
+    /// Returns the conversion of a key's text (`holds`) to the caller's quota, and the state after it as the scripts
+    /// read it, with a bucket's debt rounded up. `quota` is written behind the state, if the process carries quotas.
     pub(crate) fn convert(
         &self,
         holds: Option<&[u8]>,
@@ -160,8 +159,8 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
         Ok((applied, Some(self.replacing(holds, now, quota, (standing, &state))?)))
     }
 
-    /// Returns the replacement of a key's text (`holds`) by this standing and this state, which is as of the end of the
-    /// debt. `quota` is written behind the state, if the process carries quotas.
+    /// Replaces a key's text (`holds`) by this standing and this state, which is as of the end of the debt. `quota` is
+    /// written behind the state, if the process carries quotas.
     pub(crate) fn replacing(
         &self,
         holds: Option<&[u8]>,
@@ -176,7 +175,7 @@ impl<'a, A: Scripted> TextUnder<'a, A> {
     }
 
     /// Bans or allows a key (`holds`) as an operator says, like [`Standing::overridden`]. Its state stays as it is,
-    /// under its quota. Returns the outcome, and the replacement of the key's text.
+    /// under its quota. Returns the outcome, and the replacement for the key's text.
     pub(crate) fn overriding(
         &self,
         holds: Option<&[u8]>,
@@ -210,7 +209,7 @@ fn to_micros(until: Timestamp, now: Timestamp) -> u64 {
     if until > now { until.as_nanos().div_ceil(1_000).min(MAX_MICROS) } else { 0 }
 }
 
-/// Returns the text of a standing, in front of a state. Empty if it is over.
+/// Returns a standing's text, in front of a state. Empty if it is over.
 fn standing_text(standing: Standing, now: Timestamp) -> String {
     if !standing.is_in_force(now) {
         return String::new();
@@ -231,7 +230,7 @@ fn read_standing(stored: &[u8]) -> Option<(Standing, &[u8])> {
     Some((Standing { banned_until, owing_until, allowed_until, reason }, &stored[end + 1..]))
 }
 
-/// Writes a reason without the marks that separate the parts of a text and of a reply: all but letters, digits, spaces
+/// Writes a reason without the marks that separate the parts in a text and in a reply: all but letters, digits, spaces
 /// and `-._` are written as `%` and two hexadecimal digits.
 fn encoded(reason: OverrideReason) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b" -._".contains(&byte);
@@ -239,7 +238,7 @@ fn encoded(reason: OverrideReason) -> String {
     reason.as_str().bytes().map(encode).collect()
 }
 
-/// The reverse of [`encoded`].
+/// Reverses [`encoded`].
 fn decoded(text: &[u8]) -> Option<OverrideReason> {
     let mut bytes = text.iter().copied();
     let mut decoded = Vec::with_capacity(text.len());
@@ -255,19 +254,19 @@ fn decoded(text: &[u8]) -> Option<OverrideReason> {
     OverrideReason::stored(std::str::from_utf8(&decoded).ok()?).ok()
 }
 
-/// Returns the text of a quota behind a state.
+/// Returns a quota's text behind a state.
 fn quota_text(quota: Quota) -> String {
     let [limit, burst, period] = parts(quota);
     format!("@{limit}:{burst}:{period}")
 }
 
-/// Returns the numbers in the text of a quota.
+/// Returns the numbers in a quota's text.
 pub(super) fn parts(quota: Quota) -> [u64; 3] {
     [quota.limit(), quota.max_burst(), period_nanos(&quota)]
 }
 
-/// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is no quota, or spelled
-/// otherwise than by a script: the server compares spellings, and two spellings of a quota would never be equal.
+/// Splits `<state>@<limit>:<burst>:<period>` into the state and the quota. `None` if that is not a quota, or not
+/// spelled like a script's: the server compares spellings, and two spellings of one quota would never be equal.
 fn read_quota(stored: &[u8]) -> Option<(&[u8], Option<Quota>)> {
     let Some(at) = stored.iter().position(|byte| *byte == b'@') else { return Some((stored, None)) };
     let mut parts = stored[at + 1..].split(|byte| *byte == b':').map(canonical);
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_is_written_without_the_marks_of_the_text() {
+    fn a_reason_is_written_without_separators() {
         for text in ["", "scrapes the catalogue", "a,b:c!d@e%f\u{e9}", &"!".repeat(200)] {
             let reason = OverrideReason::stored(text).unwrap();
             let standing = Standing { allowed_until: Timestamp::from_nanos(9_000), reason, ..Standing::default() };

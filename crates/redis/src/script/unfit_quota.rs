@@ -31,7 +31,7 @@ pub enum UnfitQuota {
     /// A bucket or a queue would have to be counted in more than 2^52 parts of a microsecond. This happens for some
     /// limits above 4.5 × 10^12 units with a period that is not a whole number of microseconds.
     TooManyParts {
-        /// The number of parts of a microsecond that the quota would need.
+        /// The number of parts per microsecond that the quota would need.
         parts: u64,
     },
     /// The window is staggered: in the scripts, all windows begin at the same instants.
@@ -93,7 +93,7 @@ mod tests {
             TokenBucket::new(odd).fits(),
             TokenBucket::new(longest.burst(2)).fits(),
             TokenBucket::new(Quota::per_second(Quota::MAX_UNITS)).fits(),
-            // A quota whose number of parts of a microsecond equals its limit, and a quota with exactly 2^52 parts.
+            // A quota whose number of parts per microsecond equals its limit, and a quota with exactly 2^52 parts.
             TokenBucket::new(Quota::per(Quota::MAX_UNITS - 10, Duration::from_secs(86_400))).fits(),
             TokenBucket::new(Quota::per(1 << 49, Duration::from_nanos(1_000_000_000_125))).fits(),
             FixedWindow::new(Quota::per_second(Quota::MAX_UNITS)).fits(),

@@ -1,4 +1,4 @@
-//! Variants of the scripts, for tests: one place of a block is changed, to see that a property notices.
+//! Variants of the scripts, for tests: one place in a block is changed, to see that a property notices.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,7 +9,7 @@ use crate::support::effort::rounds;
 /// A change to one place of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Variant {
-    /// The source of the block, as scripts include it.
+    /// The block's source, as scripts include it.
     pub(crate) block: &'static str,
     pub(crate) from: &'static str,
     pub(crate) to: &'static str,
@@ -20,12 +20,12 @@ thread_local! {
     static ACTIVE: RefCell<Option<Variant>> = const { RefCell::new(None) };
 }
 
-/// The seed of the properties while a variant is active, so that all runs find the same variants.
+/// The properties' seed while a variant is active, so that all runs find the same variants.
 const SEED: u64 = 20_261_123;
 
 impl Variant {
     /// Returns the changed block. Panics unless the block contains `from` once, so a list of variants follows each
-    /// change of the scripts.
+    /// change to the scripts.
     fn changed(&self) -> String {
         assert_eq!(self.block.matches(self.from).count(), 1, "{:?} is not once in {}", self.from, self.block);
         self.block.replacen(self.from, self.to, 1)
@@ -41,7 +41,7 @@ impl Variant {
     }
 }
 
-/// Returns the source of a script, with the change of the active variant.
+/// Returns a script's source, with the active variant's change.
 pub(crate) fn source_of(script: &Script) -> String {
     ACTIVE.with_borrow(|active| match active {
         Some(variant) => script.source.replace(variant.block, &variant.changed()),

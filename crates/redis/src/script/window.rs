@@ -29,7 +29,7 @@ fn numbers(quota: &Quota, cost: u64) -> [u64; 5] {
     [cost.min(MOST_UNITS), quota.limit(), period_nanos(quota) / 1_000, 0, 0]
 }
 
-/// Parses the window and the counts of `-<window>:<count>…`. A window from the future counts as the next window.
+/// Parses the window and the counts in `-<window>:<count>…`. A window from the future counts as the next window.
 fn fields<const FIELDS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> Option<[u64; FIELDS]> {
     let mut fields = stored.strip_prefix(b"-")?.split(|byte| *byte == b':').map(whole);
     let window = fields.next()??;
@@ -41,8 +41,7 @@ fn fields<const FIELDS: usize>(quota: &Quota, stored: &[u8], now: Timestamp) -> 
     fields.next().is_none().then_some(parts)
 }
 
-/// Returns the number of the window in which the charge was made. Without a charge, returns a number that no window
-/// has.
+/// Returns the number of the window that was charged. Without a charge, returns a number that no window has.
 fn receipt_numbers(receipt: Receipt) -> [u64; 2] {
     [window_of(receipt).unwrap_or(u64::MAX).min(EXACT - 1), 0]
 }

@@ -15,8 +15,8 @@ pub(super) enum Reply {
     Error(String),
 }
 
-/// The accounts of a server. They are lost with its data: when it starts empty, and when a replica takes its place that
-/// lacks the last writes. That is the documented bound: lost charges are admitted at most once more.
+/// A server's accounts. They are lost with its data: when it starts empty, and when a replica that lacks the last
+/// writes replaces it. That is the documented bound: lost charges are admitted at most once more.
 #[derive(Clone, Default)]
 pub(super) struct Accounts {
     /// By key: the debt in microseconds, and the time on the server's clock at which it was computed. A clock that is
@@ -33,7 +33,7 @@ impl Accounts {
         std::mem::take(&mut self.charged)
     }
 
-    /// Notes the effect of a script.
+    /// Notes a script's effect.
     pub(super) fn note(&mut self, hash: &str, keys: &[Vec<u8>], args: &[Vec<u8>], reply: &Reply, now: u64) {
         let number = |index: usize| args.get(index).and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
         let number = |index| number(index).unwrap_or(0_u64);
@@ -49,7 +49,7 @@ impl Accounts {
             }
         } else if hash == SEVERAL.hash() {
             let size = number(0) % 1_000_000;
-            // The alternatives: the numbers of their keys, and a zero behind each.
+            // The alternatives: their keys' numbers, and a zero behind each.
             let from = 1 + 6 * size as usize;
             let listed: Vec<u64> = (from..from + (number(0) / 1_000_000) as usize).map(number).collect();
             for (keys, charged) in keys.chunks(size as usize).zip(words.step_by(1 + size as usize)) {
@@ -96,12 +96,12 @@ impl Accounts {
     }
 }
 
-/// Returns the price in an argument that ends with the mark of a rate.
+/// Returns the price in an argument that ends with a rate's mark.
 const fn price_of(argument: u64) -> u64 {
     (argument / 1_000).saturating_sub(1)
 }
 
-/// Returns the capacity in an argument that ends with a digit of its own.
+/// Returns the capacity in an argument that ends with a digit for a flag.
 const fn capacity_of(argument: u64) -> u64 {
     (argument / 10).saturating_sub(1)
 }

@@ -1,4 +1,4 @@
-//! The callers: requests of several kinds, and the checks of each answer.
+//! The callers: requests in several kinds, and the checks on each answer.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -34,7 +34,7 @@ pub(super) enum Kind {
     Two,
     /// A charge that a lease may pay.
     Leased,
-    /// Two limiters on one node, of which the first that has room is charged.
+    /// Two limiters on one node. The first that has room is charged.
     Either,
 }
 
@@ -44,7 +44,7 @@ pub(super) const KINDS: [Kind; 7] =
 /// The costs of requests are multiples of this, which does not fit into 32 bits.
 const UNIT: u64 = 10_000_000_000;
 
-/// A limiter of a process.
+/// A process's limiter.
 pub(super) struct Limiter {
     name: &'static str,
     bucket: TokenBucket,
@@ -111,7 +111,7 @@ pub(super) struct Book {
     /// By key: the cost of all requests, and of the requests that the servers admitted, in microseconds.
     asked: BTreeMap<Vec<u8>, u64>,
     admitted: BTreeMap<Vec<u8>, u64>,
-    /// By process and key: the debt from the admissions of the local fallback, and when it was computed.
+    /// By process and key: the debt from the local fallback's admissions, and when it was computed.
     local: BTreeMap<(usize, Vec<u8>), (u64, Instant)>,
     /// By process and shard: until when a request waited that came while the circuit breaker was open.
     waited: BTreeMap<(usize, usize), Instant>,
@@ -261,14 +261,14 @@ impl Callers {
         }
     }
 
-    /// Counts the admissions of the fallback of a process, at most the limit. So over an outage and the recovery, *n*
+    /// Counts the admissions by a process's fallback, at most the limit. So over an outage and the recovery, *n*
     /// processes and the servers admit at most *n* + 1 times the limit.
     fn admit_locally(&self, process: usize, key: Vec<u8>, price: u64, capacity: u64) {
         let now = Instant::now();
         let mut book = self.book();
         let (owed, since) = book.local.get(&(process, key.clone())).copied().unwrap_or((0, now));
         let owed = owed.saturating_sub((now - since).as_micros() as u64) + price;
-        // The ticks of the table may be off by a thousandth.
+        // The table's ticks may be off by a thousandth.
         if owed > capacity + capacity / 1_000 {
             book.problems.push(format!("TOO MANY: the fallback of process {process} owes {owed} of {capacity} µs"));
         }
@@ -295,7 +295,7 @@ impl Callers {
         }
     }
 
-    /// Returns the parts of a call: limiters, and the names of their keys.
+    /// Returns a call's parts: limiters, and the names of their keys.
     fn claims(&self, parts: [(&Limiter, &str); 2]) -> [Box<dyn Claim>; 2] {
         parts.map(|(limiter, name)| {
             self.ask_for(&self.key(limiter.name, name), limiter.price());
@@ -310,7 +310,7 @@ impl Callers {
         *self.book().admitted.entry(text).or_default() += limiter.price();
     }
 
-    /// Asks two limiters for keys of one name, which are on one node.
+    /// Asks two limiters for keys with one name, which are on one node.
     async fn ask_either(&self, process: usize, name: &str) -> bool {
         let this = &self.processes[process];
         let parts = [(&this.hot, name), (&this.many, name)];
@@ -320,7 +320,7 @@ impl Callers {
         let members: Vec<MemberDecision> = answers.iter().flatten().flatten().copied().collect();
         let are_answered = members.len() == 2;
         if are_answered {
-            // After a step of the server's clock, both may have no room.
+            // After a step in the server's clock, both may have no room.
             let first = members.iter().position(|member| member.decision.is_allowed());
             for (index, (part, member)) in parts.into_iter().zip(members).enumerate() {
                 if member.is_charged {

@@ -27,7 +27,7 @@ pub(super) fn run(hash: &str, source: &str, keys: &[Vec<u8>], args: &[Vec<u8>], 
             .clone();
         drop(compiled);
         let commands = RefCell::new(commands);
-        // The error of the command that ended the script.
+        // The error from the command that ended the script.
         let failure = RefCell::new(None);
         let text = |bytes: &Vec<u8>| lua.create_string(bytes);
         let list = |items: &[Vec<u8>]| lua.create_sequence_from(items.iter().map(text).collect::<Result<Vec<_>, _>>()?);
@@ -78,7 +78,7 @@ fn from_lua(value: &Value) -> Reply {
     match value {
         Value::Boolean(true) => Reply::Number(1),
         Value::Integer(_) => Reply::Number(value.as_i64().unwrap_or_default()),
-        // A number of Lua 5.1 is a double; Redis cuts it.
+        // A number in Lua 5.1 is a double; Redis cuts it.
         Value::Number(number) => Reply::Number(*number as i64),
         Value::String(text) => Reply::Text(text.as_bytes().to_vec()),
         Value::Table(table) => match table.get::<Option<String>>("err") {

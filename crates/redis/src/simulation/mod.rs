@@ -4,7 +4,7 @@
 //! - `plan` draws the faults and their times from the seed.
 //! - `network` carries bytes between the real client (the `redis` crate and our code) and the servers.
 //! - `server` keeps values and has a clock; `lua` runs our unchanged scripts for it.
-//! - `callers` make requests, and check each answer; `account` checks the admissions of servers; `run` checks the rest.
+//! - `callers` make requests, and check each answer; `account` checks the servers' admissions; `run` checks the rest.
 //!
 //! A seed that fails is printed with the command that runs it again. `SIM_LOG=1` prints its events, and
 //! `SIM_SEEDS=10000` runs 10,000 seeds.
@@ -38,7 +38,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn whatever_the_network_and_the_servers_do_what_is_documented_holds() {
+fn whatever_fails_the_documentation_holds() {
     let seeds: Vec<u64> = match number("SIM_SEED") {
         Some(seed) => vec![seed],
         None => {

@@ -31,9 +31,9 @@ pub(super) struct NetworkState {
     /// The delay in one direction, in milliseconds: the least, and the most that is added.
     delay: (u64, u64),
     connections: Vec<Connection>,
-    /// The sum of all charges of each key, without losses and refunds.
+    /// The sum of each key's charges, without losses and refunds.
     pub(super) charged: BTreeMap<Vec<u8>, u64>,
-    /// A task of the simulation panicked.
+    /// A task in the simulation panicked.
     pub(super) has_panicked: bool,
     /// The events, if the run is logged.
     pub(super) log: Option<Vec<String>>,
@@ -46,7 +46,7 @@ pub(super) struct Shard {
     pub(super) copy: Data,
 }
 
-/// The faults of the packets between a process and a server, and until when they last.
+/// The faults in the packets between a process and a server, and until when they last.
 #[derive(Clone)]
 pub(super) struct Link {
     /// Packets are delivered late, as after repeated sending: to the server, and from it.
@@ -102,7 +102,7 @@ impl Network {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the connector of a process.
+    /// Returns a process's connector.
     pub(super) fn connector(self: &Arc<Self>, process: usize) -> Connector {
         let network = Arc::clone(self);
         Connector(Arc::new(move |address| Box::pin(Arc::clone(&network).connect(process, address))))
@@ -210,7 +210,7 @@ impl Network {
     }
 }
 
-/// Notes a panic of the task that drops it. The runtime would catch the panic.
+/// Notes a panic in the task that drops it. The runtime would catch the panic.
 pub(super) struct PanicWatch<'a>(pub(super) &'a Network);
 
 impl Drop for PanicWatch<'_> {
@@ -257,7 +257,7 @@ impl NetworkState {
         self.links.iter_mut().for_each(|links| links[server].connected = None);
     }
 
-    /// Ends the connections of a process to a server. While packets are lost, the process does not notice.
+    /// Ends a process's connections to a server. While packets are lost, the process does not notice.
     pub(super) fn end_connections(&mut self, process: usize, server: usize, silently: bool) {
         let now = Instant::now();
         let is_stalled = self.links[process][server].stalled.iter().any(|until| now < *until);
@@ -289,7 +289,7 @@ impl NetworkState {
         reply
     }
 
-    /// Returns the answer of a node of a cluster that does not carry out a command.
+    /// Returns the answer by a cluster's node that does not carry out a command.
     fn redirect(&self, server: usize, command: &[Vec<u8>]) -> Option<Reply> {
         let name = command[0].as_slice();
         if !self.is_cluster {

@@ -11,7 +11,7 @@ use crate::script::random::Xorshift;
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) processes: usize,
-    /// The nodes of the cluster; 0 is a single server.
+    /// The cluster's nodes; 0 is a single server.
     pub(super) shards: usize,
     pub(super) timeout: Duration,
     pub(super) connect_timeout: Duration,
@@ -30,8 +30,8 @@ pub(super) struct Plan {
     pub(super) length: u64,
 }
 
-/// A fault of the server that is the primary of the shard at that time. Times are in milliseconds, and steps of a clock
-/// in microseconds.
+/// A fault that strikes the shard's primary at that time. Times are in milliseconds, and steps of a clock in
+/// microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PlannedFault {
     /// The network drops packets, which arrive late; between the server and one process, or all.
@@ -129,7 +129,7 @@ impl Plan {
                 8 => PlannedFault::Pause { shard, ms },
                 9 => {
                     faults.push((at, PlannedFault::Copy { shard }));
-                    // The lag of the replication.
+                    // The replication lag.
                     at += draw(0, 100);
                     PlannedFault::FailOver { shard, crashed: if draw(0, 1) == 0 { ms } else { 0 } }
                 }

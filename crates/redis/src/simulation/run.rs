@@ -22,11 +22,11 @@ pub(super) struct RunOutcome {
 }
 
 thread_local! {
-    /// The instant at which the run of this thread began.
+    /// When this thread's run began.
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// The own clock of the processes: the simulated time.
+/// The processes' own clock: the simulated time.
 fn clock() -> Timestamp {
     let passed = BEGAN.get().map_or(Duration::ZERO, |began| began.elapsed());
     Timestamp::from_nanos(1_000_000_000_000).saturating_add(passed)
@@ -62,7 +62,7 @@ pub(super) fn run(seed: u64, is_logged: bool) -> RunOutcome {
     RunOutcome { plan, problems, log }
 }
 
-/// Makes the requests and the faults of the plan.
+/// Makes the plan's requests and faults.
 async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     let mut random = Xorshift::from_seed(seed ^ 0x0063_616c);
     let kinds: Vec<Kind> =
@@ -105,8 +105,8 @@ async fn carry_out(seed: u64, plan: &Plan, network: &Arc<Network>, callers: &Arc
     }
 }
 
-/// Checks that the breaker of a silent node is open after two timeouts: the calls of the first timeout fail in one
-/// wave, the calls of the second in another. A call may begin half a timeout late, behind a call for the same key.
+/// Checks that a silent node's breaker is open after two timeouts: the calls in the first timeout fail in one wave, the
+/// calls in the second in another. A call may begin half a timeout late, behind a call for the same key.
 fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault: Instant) {
     let now = Instant::now();
     for (process, Process { redis, .. }) in callers.processes.iter().enumerate() {
@@ -117,8 +117,8 @@ fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault:
             let Some((since, until)) = state.link(process, server).dead.filter(|(_, until)| now < *until) else {
                 continue;
             };
-            // With several faults at once, the client may not get to this node; nor if it does not know yet that this
-            // is the primary.
+            // The client may not get to this node with several faults at once, or before it knows that this is the
+            // primary.
             let is_known = state.link(process, server).connected.is_some_and(|at| at < since);
             let patience = plan.timeout * 3 + Duration::from_millis(10);
             if !is_known || last_fault != since || now < since + patience || until < now {
@@ -139,7 +139,7 @@ fn check_breakers(plan: &Plan, network: &Network, callers: &Callers, last_fault:
     }
 }
 
-/// Makes requests until all of them are answered again.
+/// Makes requests until they are all answered again.
 async fn recover(plan: &Plan, network: &Arc<Network>, callers: &Arc<Callers>) {
     let healed = Instant::now();
     network.lock().note(format_args!("all is well again"));

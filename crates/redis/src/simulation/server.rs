@@ -9,19 +9,19 @@ use super::account::{Accounts, Reply};
 use super::lua;
 use crate::script::Script;
 
-/// The data of a server, which a replica copies.
+/// A server's data, which a replica copies.
 #[derive(Clone, Default)]
 pub(super) struct Data {
     /// Values, and the millisecond at which each expires.
     values: BTreeMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
-    /// The accounts of the same keys, for the checks.
+    /// The keys' accounts, for the checks.
     pub(super) accounts: Accounts,
 }
 
 pub(super) struct Server {
     pub(super) data: Data,
     scripts: BTreeMap<String, String>,
-    /// An instant, the time on the clock then, in microseconds, and the rate of the clock, in parts per million.
+    /// An instant, the time on the clock then, in microseconds, and the clock's rate, in parts per million.
     clock: (Instant, u64, u64),
     pub(super) is_replica: bool,
     /// The server accepts connections.
@@ -71,7 +71,7 @@ impl Server {
         self.data = Data::default();
     }
 
-    /// Carries out a command of a client.
+    /// Carries out a client's command.
     pub(super) fn execute(&mut self, command: &[Vec<u8>]) -> Reply {
         let word = |index: usize| command.get(index).map(|word| String::from_utf8_lossy(word).into_owned());
         let name = word(0).unwrap_or_default();
@@ -179,7 +179,7 @@ impl Reply {
     }
 }
 
-/// Takes a command, a list of texts, off the front of a client's bytes, once all of it is there.
+/// Takes a command, a list of texts, off the front of a client's bytes, once it is complete.
 pub(super) fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     let mut at = 0;
     let number = |at: &mut usize| -> Option<usize> {
@@ -198,7 +198,7 @@ pub(super) fn take_command(bytes: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
     Some(words)
 }
 
-/// A script of the simulation: adds a number to a key, and returns the sum.
+/// A script for the simulation: adds a number to a key, and returns the sum.
 pub(super) static ADD: Script = Script::new("return redis.call('INCRBY', KEYS[1], ARGV[1])");
 
 /// How long a server reads its data after a start.

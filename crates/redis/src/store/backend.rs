@@ -1,4 +1,4 @@
-//! [`RedisBackend`]: the transitions of one limiter, as calls of scripts.
+//! [`RedisBackend`]: one limiter's transitions, as script calls.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use super::conversation::{KeyPart, Quotas, converse};
 use crate::connection::{Fault, FaultKind, Redis, ScriptCaller};
 use crate::script::{self, BadReply, Key, KeyNames, KeyText, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder};
 
-/// The keys of one limiter on Redis.
+/// One limiter's keys on Redis.
 pub struct RedisBackend {
     pub(super) redis: Redis,
     pub(super) names: KeyNames,
@@ -33,7 +33,7 @@ impl RedisBackend {
         }
     }
 
-    /// Returns the name of the key in which the states of an algorithm are kept.
+    /// Returns the name of the key that holds an algorithm's states.
     pub(super) fn key<A: Scripted>(&self, tag: KeyTag) -> Key {
         self.names.key(tag, A::KIND)
     }
@@ -64,7 +64,7 @@ impl RedisBackend {
         Ok(Applied { now, old, standing: Standing::default(), kept, charged: answer.admitted })
     }
 
-    /// Changes the standing of a key: reads its text, lets `change` compute the next one, and replaces it unless it has
+    /// Changes a key's standing: reads its text, lets `change` compute the next one, and replaces it unless it has
     /// changed meanwhile.
     async fn change_standing<A: Scripted>(
         &self,
@@ -144,7 +144,7 @@ impl RedisBackend {
     }
 }
 
-/// Returns a state as it is kept, and the quota under which it is, if that is not the quota of the question.
+/// Returns a state as it is kept, and its quota, if that is not the caller's.
 pub(super) fn state_as_kept<A: Scripted>(
     under: &TextUnder<'_, A>,
     text: &KeyText<'_>,
@@ -156,7 +156,7 @@ pub(super) fn state_as_kept<A: Scripted>(
     Ok((state, is_another.then(|| kept.quota())))
 }
 
-/// The outcome of a call on a key whose standing is in force: it has charged nothing.
+/// The outcome for a key whose standing is in force: the call has charged nothing.
 fn in_force<A: Scripted>(under: &TextUnder<'_, A>, answer: &ScriptReply) -> Result<Applied<A::State>, BadReply> {
     let now = answer.now;
     let text = answer.text(0)?;
@@ -181,7 +181,7 @@ impl From<BadReply> for Fault {
     }
 }
 
-/// Wraps a fault into the error of a limiter, with the fault as its source.
+/// Wraps a fault into a limiter's error, with the fault as its source.
 pub(crate) fn failed(fault: impl Into<Fault>) -> LimiterError {
     fault.into().into()
 }
@@ -198,10 +198,10 @@ mod tests {
     use super::*;
     use crate::support::servers::RedisServer;
 
-    /// A process whose clock is wrong by a year charges the window of the server's time: in a second call for a new
+    /// A process whose clock is wrong by a year charges the window at the server's time: in a second call for a new
     /// key, since the first one charged nothing, and in one call for a key whose window has begun.
     #[tokio::test]
-    async fn windows_of_the_calendar_begin_by_the_server_s_clock() {
+    async fn calendar_windows_begin_by_the_servers_clock() {
         let server = RedisServer::start();
         let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).open().unwrap();
         let window = CalendarWindow::monthly(3).zone("Europe/Berlin").unwrap();

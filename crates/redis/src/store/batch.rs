@@ -1,4 +1,4 @@
-//! The charges of several limiters in one call.
+//! Charges to several limiters in one call.
 
 #[cfg(test)]
 mod tests;
@@ -19,18 +19,18 @@ use super::conversation::{ConversationPart, KeyPart, Quotas, Subject, converse};
 use crate::connection::{Fault, FaultKind, RedisFault as _, ScriptCaller};
 use crate::script::{self, BadReply, Charging, Key, ScriptCharge, ScriptReply, Scripted};
 
-/// The part of a call about one key, of any algorithm.
+/// The part of a call about one key, with any algorithm.
 #[allow(missing_debug_implementations, reason = "no public function returns it")]
 pub struct JointPart(Box<dyn AnyPart>);
 
-/// The part about a key of one algorithm.
+/// The part about a key with one algorithm.
 trait AnyPart: ConversationPart {
     fn as_any(&self) -> &dyn Any;
 
     fn is_foreign(&self) -> bool;
 }
 
-/// The key of a part, which outlives its question.
+/// A part's key, which outlives its question.
 struct OwnKey<A> {
     algorithm: A,
     quota: Option<Quota>,

@@ -1,5 +1,5 @@
-//! Charges by hand, each reference once. The reference is on the server, beside the state of its key: one script looks
-//! at it, and replaces the state.
+//! Charges by hand, once per reference. The reference is on the server, beside its key's state: one script checks it,
+//! and replaces the state.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::backend::{RedisBackend, failed};
 use crate::connection::Fault;
 use crate::script::{self, KeyText, Scripted, Swap, TextUnder};
 
-/// The text of a key, if it has one.
+/// A key's text, if it has one.
 type Text = Option<Box<[u8]>>;
 
 impl<A: Scripted> ChargeByHand<A> for RedisBackend {
@@ -37,7 +37,7 @@ impl<A: Scripted> ChargeByHand<A> for RedisBackend {
 }
 
 impl RedisBackend {
-    /// By the script that replaces a text, which only reads without one.
+    /// Uses the script that replaces a text, which only reads without one.
     async fn read_key<A: Scripted>(
         &self,
         target: &Target<'_, A>,

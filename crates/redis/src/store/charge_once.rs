@@ -1,5 +1,5 @@
-//! Requests whose retries are free. Their records and the budgets of free retries are on the server, beside the states
-//! of keys. One call decides by all three.
+//! Requests whose retries are free. Their records and the budgets for free retries are on the server, beside the keys'
+//! states. One call decides by all three.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ impl RedisBackend {
             let under = TextUnder::new(target, &of_mark);
             (applied.old, applied.kept) = state_as_kept(&under, &answer.text(0)?, answer.now)?;
         }
-        // A record that we have not written may live for ever.
+        // A record that we have not written may live forever.
         let record_left = answer.record_left().unwrap_or(Duration::MAX);
         Ok(ChargedOnce { applied, free: Some(FreeRetry { receipt, record_left }) })
     }

@@ -1,5 +1,5 @@
-//! The conversation with the server that makes a decision, about one key or several. Each call carries the quotas of
-//! its keys. It is made again while a key is kept under another quota, or our clock is wrong.
+//! The conversation with the server that makes a decision, about one key or several. Each call carries its keys'
+//! quotas. It is made again while a key is kept under another quota, or our clock is wrong.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,15 +18,15 @@ use crate::script::{
     BadReply, Charging, Key, OwnQuota, ScriptCall, ScriptCharge, ScriptReply, Scripted, Swap, TextUnder, rate_mark,
 };
 
-/// Whether keys of a limiter may have quotas of their own, and how often keys were converted.
+/// Whether a limiter's keys may have their own quotas, and how often keys were converted.
 #[derive(Default)]
 pub(crate) struct Quotas {
-    /// Set once a question has a quota, or a key is found to have one. From then on, all calls carry the quotas of
-    /// their keys.
+    /// Set once a caller gives a quota, or a key is found to have one. From then on, all calls carry their keys'
+    /// quotas.
     are_carried: AtomicBool,
-    /// The quotas of the limiter and of those that it has inherited from: a bucket's state names its rate by a mark.
+    /// The quotas of the limiter and of its predecessors, because a bucket's state names its rate by a mark.
     known: Lock<Vec<Quota>>,
-    /// Whether two of them have different marks. From then on, states with other marks are converted.
+    /// Whether two of these quotas have different marks. From then on, states with other marks are converted.
     converts_marks: AtomicBool,
     conversions: AtomicU64,
     lost: AtomicU64,
@@ -45,7 +45,7 @@ impl Quotas {
     }
 
     fn note(&self) {
-        // Relaxed: a call without the quota of its key is answered as a call with the wrong quota, and made once more.
+        // Relaxed: a call without its key's quota is answered like a call with the wrong quota, and made once more.
         self.are_carried.store(true, Ordering::Relaxed);
     }
 
@@ -111,12 +111,12 @@ pub(crate) struct KeyPart<A: Scripted, S> {
     pub(crate) subject: S,
     pub(crate) key: Key,
     pub(crate) cost: u64,
-    /// How many requests there are, and how many of them wait: others are not charged under another quota.
+    /// How many requests there are, and how many wait: others are not charged under another quota.
     count: u32,
     waiting: u32,
-    /// The receipt of the charge, if this is a refund.
+    /// The charge's receipt, if this is a refund.
     receipt: Option<Receipt>,
-    /// The arguments of the last call: the time on our clock, the quota, and whether it had a conversion.
+    /// The last call's arguments: the time on our clock, the quota, and whether it had a conversion.
     asked: Timestamp,
     carried: Option<Quota>,
     is_converting: bool,
@@ -133,14 +133,14 @@ pub(crate) struct KeyPart<A: Scripted, S> {
     pub(crate) is_foreign: bool,
 }
 
-/// The charges of a call, one for each of its keys.
+/// A call's charges, one for each key.
 pub(crate) type Charges = SmallVec<[ScriptCharge; 4]>;
 
 /// A [`KeyPart`] without its algorithm in the type.
 pub(crate) trait ConversationPart: Send {
     fn key(&self) -> &Key;
 
-    /// Returns the charge of the next call.
+    /// Returns the next call's charge.
     fn charge(&mut self, asked: Timestamp) -> ScriptCharge;
 
     /// Takes a call's answer about the key at `index`. Returns whether that is the outcome; if not, the call has
@@ -149,7 +149,7 @@ pub(crate) trait ConversationPart: Send {
 }
 
 impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
-    /// A charge of `cost`. With a cost of 0, it only reads the key.
+    /// A charge for `cost`. With a cost of 0, it only reads the key.
     pub(crate) fn charging(subject: S, key: Key, cost: u64) -> Self {
         let asked = Timestamp::ZERO;
         let found = Applied { now: asked, old: None, standing: Standing::default(), kept: None, charged: 0 };
@@ -176,7 +176,7 @@ impl<A: Scripted, S: Subject<A>> KeyPart<A, S> {
         Self { count, waiting: waiting.min(count), ..self }
     }
 
-    /// Makes this the refund of such a charge.
+    /// Makes this a refund for such a charge.
     pub(crate) fn refunding(self, receipt: Receipt) -> Self {
         Self { receipt: Some(receipt), ..self }
     }
@@ -242,7 +242,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         if is_here {
             self.found.old = text.state(algorithm, now)?;
             self.found.kept = self.kept.as_ref().map(|(_, kept)| kept.quota());
-            // If our clock is so wrong that the call did not have the window of the server's time, the script charged
+            // If our clock is so wrong that the call did not have the window at the server's time, the script charged
             // nothing, although there may be units left.
             let is_uncovered = may_repeat && answer.admitted == 0 && !algorithm.covers(self.asked, now);
             let is_refund = self.receipt.is_some();
@@ -253,8 +253,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         }
         let kept = under.kept(&text)?;
         if self.receipt.is_some() {
-            // The refund is made under the quota of the state, if the two have the same units. Otherwise the charge
-            // stays.
+            // The refund is made under the state's quota, if the two have the same units. Otherwise the charge stays.
             let has_rate = text.quota.is_some() || text.is_under(None, target.algorithm().mark());
             let is_refundable = has_rate && has_units_of(target.algorithm(), &kept.quota());
             self.kept = is_refundable.then_some((text.quota, kept));
@@ -272,7 +271,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         self.found.old = old;
         self.is_foreign = true;
         if may_repeat {
-            // Once more, with the state that the key has under the quota of the question.
+            // Once more, with the key's state under the caller's quota.
             self.conversion = Some(conversion).filter(|_| self.kept.is_none());
             self.kept = None;
         }
@@ -281,10 +280,10 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
 }
 
 /// Makes calls until an answer holds. One call is enough, unless a key has another quota until now, or our clock is so
-/// wrong that the call did not have the window of the server's time. If a key changes while it is converted, one more
-/// call charges it under the quota that it has. Returns the last answer.
+/// wrong that the call did not have the window at the server's time. If a key changes while it is converted, one more
+/// call charges it under the key's quota. Returns the last answer.
 ///
-/// Our clock shows `asked`. `compose` builds a call from the charges of its keys, and `send` sends it.
+/// Our clock shows `asked`. `compose` builds a call from its keys' charges, and `send` sends it.
 pub(crate) async fn converse<P: ConversationPart + ?Sized, F: Future<Output = Result<ScriptReply, Fault>>>(
     mut asked: Timestamp,
     parts: &mut [&mut P],

@@ -13,8 +13,8 @@ use super::backend::{RedisBackend, failed};
 use crate::connection::Redis;
 use crate::script::Scripted;
 
-/// The settings of a limiter whose keys are on Redis (6.2 or later) or Valkey, where all processes that name it alike
-/// share them.
+/// The settings of a limiter whose keys are on Redis (6.2 or later) or Valkey, where all processes that use the same
+/// name share them.
 ///
 /// ```no_run
 /// use tower_sluice::algorithm::TokenBucket;
@@ -29,110 +29,110 @@ use crate::script::Scripted;
 ///
 /// # Cost
 ///
-/// One round trip per decision, also for cost 0: one script reads the server's clock, decides, and lets the key expire
+/// One round trip per decision, even for cost 0: one script reads the server's clock, decides, and lets the key expire
 /// when it owes nothing any more. Requests for one key that come while a call for it is in flight on their runtime
 /// share the next call: they may wait for the time of two calls, but at most for the timeout. A key that is used up
 /// costs one call per advertised wait, or per half a second if the wait is longer. Otherwise a request for it only
 /// reads a table of 1.1 MiB in this process.
 ///
-/// Requests for different keys that come while a call of this store is in flight go to the server as one run of the
-/// script for up to 32 keys, a *bundle*. A bundle waits for no timer, only for the tasks that its runtime has ready,
-/// and takes the server and this process about half the time of single calls. Each key is decided as if it were alone.
-/// Requests that the same policies of a layer decide in one call share bundles as well, ten of them where there are
-/// three policies. Clusters get no bundles.
+/// Requests for different keys that come while one of this store's calls is in flight go to the server as one run of
+/// the script for up to 32 keys, a *bundle*. A bundle waits for no timer, only for the tasks that its runtime has
+/// ready, and takes the server and this process about half the time of single calls. Each key is decided as if it were
+/// alone. If one call decides on a request by several policies in a layer, such requests share bundles as well, ten of
+/// them with three policies. Clusters get no bundles.
 ///
-/// Requests with an idempotency key, of a policy that [charges retries once](tower_sluice::Policy::charge_once), are an
-/// exception: each is decided in a call of its own, and recorded by a second call in the background.
+/// Requests with an idempotency key, for a policy that [charges retries once](tower_sluice::Policy::charge_once), are
+/// an exception: each is decided in a separate call, and recorded by a second call in the background.
 ///
 /// # Accuracy
 ///
-/// As accurate as the algorithm, to the microsecond of the server's clock, and exact over all processes. A refund or a
-/// reset by another process is noticed here within half a second and the time of one call, if the key is known here as
-/// used up: until then, its requests are rejected although a unit is free.
+/// As accurate as the algorithm, to the microsecond by the server's clock, and exact over all processes. If a key is
+/// known here as used up, a refund or a reset by another process is noticed within half a second and the time of one
+/// call. Until then, its requests are rejected although a unit is free.
 ///
 /// Only the server's clock counts. A step forward (by an administrator, or by an `ntpd` that may step) pays off debts:
 /// up to min(burst, rate × step) per key is admitted twice, and windows that it skips are over. After a step back, a
 /// key counts as owing a full bucket at most. Slew the server's clock, do not step it.
 ///
-/// Windows of the calendar begin by the server's clock, too, and their bounds come with the call. A process whose own
-/// clock is wrong by more than half a window makes a second call when it begins a key's window. Processes that share
-/// such a limit should have the same version of the time zone database.
+/// Calendar windows begin by the server's clock, too, and their bounds come with the call. A process whose own clock is
+/// wrong by more than half a window makes a second call when it begins a key's window. Processes that share such a
+/// limit should have the same version of the time zone database.
 ///
 /// # Which quotas fit
 ///
-/// Up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS) units, such as a month of 10 TB in bytes, are counted to
-/// the unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
+/// Up to [`Quota::MAX_UNITS`](tower_sluice::Quota::MAX_UNITS) units, such as 10 TB a month in bytes, are counted to the
+/// unit. The scripts compute with whole microseconds and numbers below 2^53, and some quotas do not fit these.
 /// [`Scripted::fits`] reports such a quota as an [`UnfitQuota`](crate::UnfitQuota), and creating a limiter with it
 /// panics:
 ///
-/// - a window whose period is no whole number of microseconds, or 2^50 of them (35 years) or longer;
+/// - a window whose period is not a whole number of microseconds, or 2^50 of them (35 years) or longer;
 /// - a window that is staggered;
 /// - a bucket that takes 2^51 microseconds (71 years) or longer to fill;
 /// - a bucket that is exact only in more than 2^52 parts of a microsecond. That takes a limit above 4.5 × 10^12 *and* a
-///   period that is no whole number of microseconds.
+///   period that is not a whole number of microseconds.
 ///
-/// On the server, the key of a bucket takes some 150 bytes, and the key of a window 165 to 180; great units take up to
-/// 48 more. The [guide](https://docs.rs/tower-sluice/latest/tower_sluice/guide/capacity/#the-formulas) has the figures.
+/// On the server, a bucket's key takes some 150 bytes, and a window's 165 to 180; great units take up to 48 more. The
+/// [guide](https://docs.rs/tower-sluice/latest/tower_sluice/guide/capacity/#the-formulas) has the figures.
 ///
 /// # Another quota
 ///
-/// After a [live change](tower_sluice::Limiter::inherit), a bucket's used units stay used units, as in memory: the
-/// first charge of a key converts its debt, with a second round trip. A client that has used up ten per hour, and gets
-/// a thousand, sends 990 more at once.
+/// After a [live change](tower_sluice::Limiter::inherit), a bucket's used units stay used units, as in memory: a key's
+/// first charge converts its debt, with a second round trip. A client that has used up ten per hour, and gets a
+/// thousand, sends 990 more at once.
 ///
 /// A store with another quota may also have the same name without inheriting: after a restart with another limit, or
 /// during a rollout. Such a process does not know the other rate. It keeps a bucket's debt as the time at which it will
-/// be paid, and a full bucket at most: so the same share of the bucket is used up, no client gets more than the new
-/// burst, and a client waits at most for the time that the new bucket takes to fill. Where that must not be, let the
-/// process read the [quotas of the keys](tower_sluice::Policy::quota_fn): these are stored with the keys.
+/// be paid, and a full bucket at most. So the same share of the bucket is used up, no client gets more than the new
+/// burst, and a client waits at most for the time that the new bucket takes to fill. If you cannot accept that, let the
+/// process read the [keys' quotas](tower_sluice::Policy::quota_fn), which are stored with the keys.
 ///
 /// A window continues to count under the new limit; with another period, used units may count until the end of the next
-/// window. The units of a calendar window count until the end of the present window, also in another zone or with
-/// another anchor.
+/// window. A calendar window's units count until the end of the present window, even in another zone or with another
+/// anchor.
 ///
 /// # Quotas of the keys' own
 ///
 /// From the first question [under a quota](tower_sluice::limiter::Ask::under) on, or once a policy has a
 /// [`quota_fn`](tower_sluice::Policy::quota_fn), each key is stored with its quota, 25 to 50 bytes more. A key whose
-/// quota changes keeps its used units, as in memory, and also its debt beyond a smaller bucket: the first charge under
-/// the other quota converts it, also if it is rejected, and costs a second round trip. Until then the debt shrinks at
+/// quota changes keeps its used units, as in memory, including its debt beyond a smaller bucket: the first charge under
+/// the other quota converts it, even if it is rejected, and costs a second round trip. Until then the debt shrinks at
 /// the old rate; a peek, a cost of 0 and a cost that can never be admitted convert nothing. A conversion rounds a
 /// bucket's debt up, by less than a microsecond, and cuts it at 71 years. Keys from before are converted in the same
 /// way, from the limiter's own quota. [`LimitsHandle::peek`](tower_sluice::LimitsHandle::peek) shows the quota of the
 /// key's last charge while it owes something, and the limiter's own after that.
 ///
-/// A charge is refunded if the key has the same rate by then, or windows of the same period; otherwise it stays. The
-/// count of a window that was brought into a shorter period ends with that period: give all quotas of a limiter with
-/// windows one period. A window of the key's own is not stored: the call has its bounds, and units that were charged in
-/// another window count in the present one from the next charge on. A quota that Redis [cannot keep](Scripted::fits) is
-/// an error of the decision.
+/// A charge is refunded if the key has the same rate by then, or windows with the same period; otherwise it stays. If a
+/// window's count was converted to a shorter period, it ends with that period, so give all quotas one period if a
+/// limiter has windows. A key's own window is not stored: the call has its bounds, and units that were charged in
+/// another window count in the present one from the next charge on. If Redis [cannot keep](Scripted::fits) a quota, the
+/// decision fails with an error.
 ///
-/// While a new plan is rolled out, processes may disagree on the quota of a key. Each charge that finds the other's
-/// quota then costs a second round trip. If another process changes the key in between, which on a hot key is nearly
-/// always the case, a third one charges it under the quota that it has: the decision shows that quota, and is refunded
-/// only if the two have the same rate, or windows of the same period. In all, a bucket admits at most the units of a
-/// bucket with the greater burst and the greater rate of the two, and windows of one period at most the greater limit.
+/// While a new plan is rolled out, processes may disagree on a key's quota. Each charge that finds the other's quota
+/// then costs a second round trip. If another process changes the key in between, which on a hot key is nearly always
+/// the case, a third one charges it under the key's quota: the decision shows that quota, and is refunded only if the
+/// two have the same rate, or windows with the same period. In all, a bucket admits at most the units of a bucket with
+/// the greater burst and the greater rate, and windows with one period at most the greater limit.
 ///
 /// # Bans and debts
 ///
-/// The [ban](tower_sluice::Penalty#on-several-machines) of a key, and its [debt](tower_sluice::Policy::owe_shortfalls)
+/// A key's [ban](tower_sluice::Penalty#on-several-machines), and its [debt](tower_sluice::Policy::owe_shortfalls)
 /// beyond its budget, stand before its state and take some 20 bytes more: the scripts read both with it, so a decision
-/// takes no further call. While one of them lasts, a charge is rejected, and a refund of an earlier charge does
-/// nothing. A ban is made by one call, and a debt by two, in the background. Both end by the server's clock; a debt is
-/// forgiven after 35 years.
+/// takes no further call. While one of them lasts, a charge is rejected, and an earlier charge's refund does nothing. A
+/// ban is made by one call, and a debt by two, in the background. Both end by the server's clock; a debt is forgiven
+/// after 35 years.
 ///
 /// # When Redis is out of reach
 ///
-/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](crate::RedisBuilder::timeout), also if it
-/// shares a call, refunds a lease first, or needs several nodes: one deadline holds for all calls of a decision. While
-/// the circuit breaker of the node is open it fails at once. Then the [policy](tower_sluice::FailureMode) decides about
-/// the request. For the [local fallback](tower_sluice::FailureMode::LocalFallback) this store also counts the units
-/// that Redis admits in a [`MemoryStore`](tower_sluice::store::MemoryStore) for 65,536 keys. The fallback only counts
-/// up: units that are refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit
-/// are not reported to Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
+/// A [decision](tower_sluice::Limiter::decide) fails within the [timeout](crate::RedisBuilder::timeout), even if it
+/// shares a call, refunds a lease first, or needs several nodes: one deadline holds for all its calls. While the node's
+/// circuit breaker is open it fails at once. Then the [policy](tower_sluice::FailureMode) decides about the request.
+/// For the [local fallback](tower_sluice::FailureMode::LocalFallback), this store counts the units that Redis admits in
+/// a [`MemoryStore`](tower_sluice::store::MemoryStore) for 65,536 keys, too. The fallback only counts up: units that
+/// are refunded on Redis stay charged there, until time has paid them off. Units that fallbacks admit are not reported
+/// to Redis: over an outage and the recovery, *n* processes admit up to *n* + 1 times the quota.
 ///
-/// If one of our keys holds a value of another type or format, its requests fail, and the value stays as it is: its
-/// writer may need it. [Reset](tower_sluice::limiter::Mode::Reset) removes it.
+/// If one of our keys holds a value with another type or format, its requests fail, and the value stays as it is,
+/// because its writer may need it. [Reset](tower_sluice::limiter::Mode::Reset) removes it.
 ///
 /// A call whose answer got lost is not repeated, so its charge stays if it made one. When a primary fails and a replica
 /// takes over, charges that were not replicated are lost: up to burst + rate × lag per key is admitted twice.
@@ -140,13 +140,13 @@ use crate::script::Scripted;
 /// # Cancel safety
 ///
 /// A request that is dropped while it is being decided may have been charged, unless its bundle was not sent yet. A
-/// lease that its call takes is kept, and the circuit breaker counts the outcome of the call.
+/// lease that its call takes is kept, and the circuit breaker counts the call's outcome.
 #[derive(Debug)]
 pub struct RedisStore(RemoteStore<RedisBackend>);
 
 impl RedisStore {
-    /// Creates a store for the one limiter that is called `name`. Limiters that share `redis` need different names;
-    /// limiters of several processes that share their budgets need the same name.
+    /// Creates a store for the limiter named `name`. Limiters that share `redis` need different names; limiters in
+    /// several processes that share their budgets need the same name.
     #[must_use]
     pub fn new(redis: &Redis, name: &str) -> Self {
         let store = RemoteStore::new(RedisBackend::new(redis, name)).secret(redis.secret());
@@ -172,7 +172,7 @@ impl RedisStore {
     }
 }
 
-/// The keys of one [`RateLimiter`](tower_sluice::RateLimiter) on Redis, made from a [`RedisStore`].
+/// One [`RateLimiter`](tower_sluice::RateLimiter)'s keys on Redis, made from a [`RedisStore`].
 pub type RedisTable<S> = RemoteTable<S, RedisBackend>;
 
 impl<A: Scripted> Backend<A> for RedisBackend {

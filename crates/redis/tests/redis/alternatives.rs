@@ -1,4 +1,4 @@
-//! Random trees of policies, of which some are in memory and some on Redis, against a naive ledger.
+//! Random trees of policies, some in memory and some on Redis, against a naive ledger.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -64,7 +64,7 @@ async fn send(layer: &RateLimitLayer, cost: u64) -> Option<Vec<String>> {
     verdict.is_allowed().then_some(names)
 }
 
-/// Waits until a policy reports that a key has these units left: refunds on Redis are made in the background.
+/// Waits until a policy reports that a key has these units left, because refunds on Redis are made in the background.
 async fn await_left(layer: &RateLimitLayer, member: usize, left: u64) {
     let limits = layer.handle();
     eventually("the policy has the units of the ledger", async || {
@@ -96,7 +96,7 @@ async fn compare(tree: &Tree, members: &[Member], requests: &[(usize, u64)], red
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn random_trees_in_memory_and_on_redis_decide_like_a_naive_ledger() {
+async fn random_trees_match_a_naive_ledger() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let member = (1..8_u64, any::<bool>()).prop_map(|(limit, is_on_redis)| Member { limit, is_on_redis });

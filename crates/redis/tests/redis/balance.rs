@@ -42,7 +42,7 @@ async fn left(balance: &SharedBalance<Redis>, key: &PartitionKey) -> u64 {
     charge(balance, key, 0).await.remaining()
 }
 
-/// The lots of the only key on the server, by their milliseconds, and what it owes.
+/// The lots of the only key on the server, by their milliseconds, and its debt.
 fn state(server: &RedisServer) -> (BTreeMap<u64, u64>, u64) {
     let Some(name) = server.run::<Vec<String>>(&["KEYS", "*:bought:l"]).pop() else { return Default::default() };
     let mut fields = server.run::<BTreeMap<String, u64>>(&["HGETALL", &name]);
@@ -116,7 +116,7 @@ async fn two_processes_keep_the_naive_ledger() {
 }
 
 #[tokio::test]
-async fn of_tasks_and_processes_with_one_reference_one_is_entered() {
+async fn one_reference_is_entered_once() {
     let server = RedisServer::start();
     let layers = [(); 2].map(|()| {
         let bucket = RateLimiter::new(TokenBucket::new(Quota::per_day(100)), RedisStore::new(&redis(&server), "api"));
@@ -145,7 +145,7 @@ async fn of_tasks_and_processes_with_one_reference_one_is_entered() {
     }
 }
 
-/// Charges by hand beyond the limit, of policies that do not let requests owe anything.
+/// Charges by hand beyond the limit, for policies that do not let requests owe anything.
 #[tokio::test]
 async fn all_processes_see_a_debt_by_hand() {
     let server = RedisServer::start();
@@ -172,8 +172,9 @@ async fn all_processes_see_a_debt_by_hand() {
     assert!(error.contains("allowed by hand"), "{error}");
 }
 
+/// Units are gone at their millisecond, and keys with their last lot.
 #[tokio::test]
-async fn units_are_gone_at_their_millisecond_and_keys_with_their_last_lot() {
+async fn lots_and_keys_expire_on_time() {
     let server = RedisServer::start();
     let balance = balance(&server);
     let key = PartitionKey::from("alice");
@@ -220,7 +221,7 @@ async fn units_are_gone_at_their_millisecond_and_keys_with_their_last_lot() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_while_redis_is_asked_keeps_its_units() {
+async fn a_request_dropped_meanwhile_keeps_its_units() {
     let server = RedisServer::start();
     let balance = balance(&server);
     let key = PartitionKey::from("alice");
@@ -235,13 +236,14 @@ async fn a_request_that_is_dropped_while_redis_is_asked_keeps_its_units() {
         }
         eventually("it is given back", async || left(&balance, &key).await == 5).await;
     }
-    // Charged even so.
+    // It is charged even so.
     drop(balance.decide(&Ask::charge(&key, 9).to(Mode::UpTo)));
     eventually("it is charged", async || left(&balance, &key).await == 0).await;
 }
 
+/// A foreign value is an error.
 #[tokio::test]
-async fn lots_are_bounded_and_a_foreign_value_is_an_error() {
+async fn lots_are_bounded() {
     let server = RedisServer::start();
     let balance = balance(&server);
     let key = PartitionKey::from("alice");
@@ -260,19 +262,19 @@ async fn lots_are_bounded_and_a_foreign_value_is_an_error() {
     assert!(format!("{error:?}").contains("holds no balance"), "{error:?}");
 }
 
-/// So that no wait is told which the units do not outlast.
+/// So that no advertised wait outlasts its units.
 #[tokio::test]
-async fn a_charge_tells_for_how_long_units_suffice() {
+async fn a_charge_reports_its_units_lifetime() {
     let server = RedisServer::start();
     let balance = balance(&server);
     let key = PartitionKey::from("alice");
     for (units, hours) in [(5, 1), (3, 2)] {
         let _ = balance.credit(&key, Credit::units(units).expires_in(HOUR * hours)).await.unwrap();
     }
-    // A unit of the first lot is needed for four, and none for one.
+    // A cost of four needs a unit from the first lot, and a cost of one does not.
     for (cost, hours) in [(4, 1), (1, 2)] {
         let lasts = charge(&balance, &key, cost).await.reset_after();
-        // The clock of the server, by which a lot ends, is not the clock by which the span is counted.
+        // The server's clock, by which a lot ends, is not the clock by which the span is counted.
         let most = HOUR * hours + Duration::from_secs(1);
         assert!(lasts > HOUR * (hours - 1) && lasts <= most, "{cost} units: {lasts:?}");
     }
@@ -282,7 +284,7 @@ async fn a_charge_tells_for_how_long_units_suffice() {
 }
 
 #[tokio::test]
-async fn its_modes_are_those_that_it_describes() {
+async fn its_modes_match_their_description() {
     let server = RedisServer::start();
     let balance = balance(&server);
     for key in ["asked in all modes", "asked in one mode"] {

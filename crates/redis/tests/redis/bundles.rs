@@ -1,4 +1,4 @@
-//! Decisions on different keys that are made at the same time share a call: of a limiter, of several policies, of a
+//! Decisions on different keys that are made at the same time share a call: for a limiter, for several policies, for a
 //! queue.
 
 use std::convert::Infallible;
@@ -34,7 +34,7 @@ async fn ask(limiter: &impl Limiter, key: PartitionKey) -> Result<Decision, Limi
     limiter.decide(&Ask::charge(&key, 1)).decided().await
 }
 
-/// Asks for all of these keys at once.
+/// Asks for all these keys at once.
 async fn ask_all(limiter: &impl Limiter, keys: impl Iterator<Item = u64>) -> Vec<Result<Decision, LimiterError>> {
     join_all(keys.map(|key| ask(limiter, PartitionKey::from(key)))).await
 }
@@ -52,7 +52,7 @@ fn fault(error: &LimiterError) -> FaultKind {
 }
 
 #[tokio::test]
-async fn what_is_asked_while_a_call_is_in_flight_is_asked_in_bundles_of_32() {
+async fn concurrent_requests_share_bundles_of_32() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), TokenBucket::new(Quota::per_day(2)));
     let _ = ask(&limiter, PartitionKey::from("first")).await.unwrap();
@@ -64,7 +64,7 @@ async fn what_is_asked_while_a_call_is_in_flight_is_asked_in_bundles_of_32() {
         assert_eq!(calls(&server) - before, 3 * round);
     }
     assert!(ask_all(&limiter, 0..65).await.iter().all(|decision| !decision.as_ref().unwrap().is_allowed()));
-    // One after the other, none waits for another.
+    // One after the other, so no request waits for another.
     for key in 100..110 {
         assert!(ask(&limiter, PartitionKey::from(key)).await.unwrap().is_allowed());
     }
@@ -72,7 +72,7 @@ async fn what_is_asked_while_a_call_is_in_flight_is_asked_in_bundles_of_32() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_dropped_before_its_bundle_was_sent_is_not_charged() {
+async fn a_request_dropped_before_sending_is_free() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), SlidingWindow::new(Quota::per_day(10)));
     let keys = [0, 1, 2, 3].map(PartitionKey::from);
@@ -90,7 +90,7 @@ async fn a_request_that_is_dropped_before_its_bundle_was_sent_is_not_charged() {
 }
 
 #[tokio::test]
-async fn the_key_that_holds_something_else_fails_alone() {
+async fn a_foreign_key_fails_alone() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let limiter = limiter(&redis, TokenBucket::new(Quota::per_day(10)));
@@ -110,9 +110,9 @@ async fn the_key_that_holds_something_else_fails_alone() {
     assert_eq!(redis.health()[0].breaker(), BreakerState::Closed);
 }
 
-/// It wants the keys of a call in one slot, and answers that once.
+/// It wants a call's keys in one slot, and answers that once.
 #[tokio::test]
-async fn the_one_node_of_a_cluster_is_asked_for_single_keys() {
+async fn a_clusters_only_node_gets_single_keys() {
     let server = RedisServer::with(&["--cluster-enabled", "yes"]);
     server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let limiter = limiter(&redis(&server), TokenBucket::new(Quota::per_day(10)));
@@ -123,16 +123,17 @@ async fn the_one_node_of_a_cluster_is_asked_for_single_keys() {
     }
 }
 
-/// A server that stops takes all calls of a bundle with it, each is counted, and the circuit breaker opens.
+/// A server that stops takes all a bundle's calls with it. They fail in time, each is counted, and the circuit breaker
+/// opens.
 #[tokio::test]
-async fn a_bundle_without_an_answer_fails_in_time_and_opens_the_breaker() {
+async fn an_unanswered_bundle_opens_the_breaker() {
     let server = RedisServer::start();
     let timeout = Duration::from_millis(200);
     let redis = Redis::single(server.url()).timeout(timeout).open().unwrap();
     let limiter = limiter(&redis, TokenBucket::new(Quota::per_day(10)));
     eventually("it is connected", async || ask(&limiter, PartitionKey::from("first")).await.is_ok()).await;
     server.signal("-STOP");
-    // Two bundles fail, one after the other. On a busy machine, a failure may say nothing about the server.
+    // Two bundles fail, one after the other. On a busy machine, a failure may not be evidence about the server.
     for _ in 0..20 {
         let decisions = ask_all(&limiter, 0..65).await;
         assert!(decisions.iter().all(Result::is_err), "{decisions:?}");
@@ -145,7 +146,7 @@ async fn a_bundle_without_an_answer_fails_in_time_and_opens_the_breaker() {
     server.signal("-CONT");
 }
 
-/// The task that would send the bundle is dropped with its runtime; what waits for it elsewhere must not wait for ever.
+/// The task that would send the bundle is dropped with its runtime. Callers on other runtimes must not wait forever.
 #[test]
 fn a_bundle_ends_with_its_runtime() {
     let server = RedisServer::start();
@@ -184,7 +185,7 @@ fn layer(redis: &Redis) -> RateLimitLayer {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Sends requests of these clients at once, and returns their status.
+/// Sends these clients' requests at once, and returns their status.
 async fn send_all(layer: &RateLimitLayer, clients: impl Iterator<Item = u64>) -> Vec<u16> {
     let send = async |client| {
         let service = layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(()))));
@@ -195,10 +196,10 @@ async fn send_all(layer: &RateLimitLayer, clients: impl Iterator<Item = u64>) ->
     join_all(clients.map(send)).await
 }
 
-/// Ten requests of three keys each fill a bundle. A rejection of one policy charges none of the others, also in a
+/// Ten requests with three keys each fill a bundle. A rejection by one policy charges none of the others, not even in a
 /// bundle.
 #[tokio::test]
-async fn requests_of_several_policies_share_calls() {
+async fn several_policies_requests_share_calls() {
     let server = RedisServer::start();
     let layer = layer(&redis(&server));
     assert_eq!(send_all(&layer, [999].into_iter()).await, [200]);
@@ -210,13 +211,13 @@ async fn requests_of_several_policies_share_calls() {
     }
     // Each of these clients has used up its bucket, which the process knows; each new one may send two more.
     assert_eq!(send_all(&layer, 0..61).await, [429; 61]);
-    // Of the global budget, 150 - 1 - 122 are left: no rejection has taken any.
+    // The global budget has 150 - 1 - 122 left, because rejections have not taken any.
     let admitted = send_all(&layer, 1_000..1_040).await.iter().filter(|status| **status == 200).count();
     assert_eq!(admitted, 27);
 }
 
 #[tokio::test]
-async fn the_request_whose_key_holds_something_else_fails_alone() {
+async fn requests_with_foreign_keys_fail_alone() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let layer = layer(&redis);
@@ -229,14 +230,14 @@ async fn the_request_whose_key_holds_something_else_fails_alone() {
         assert_eq!(status, if client == 7 { 503 } else { 200 }, "{client}");
     }
     assert_eq!(redis.health()[0].breaker(), BreakerState::Closed);
-    // Nothing was charged of the others' second request by the failure of one, and the bucket of that one neither.
+    // The failed request charged nothing, so this client's second request is admitted.
     server.run::<u32>(&["DEL", &names[0]]);
     assert_eq!(send_all(&layer, [7].into_iter()).await, [200]);
 }
 
-/// A server that stops takes all requests of a bundle with it, in time.
+/// A server that stops takes all a bundle's requests with it, in time.
 #[tokio::test]
-async fn a_bundle_of_several_policies_without_an_answer_fails_in_time() {
+async fn several_policies_unanswered_bundle_fails_in_time() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(Duration::from_millis(200)).open().unwrap();
     let layer = layer(&redis);
@@ -254,7 +255,7 @@ async fn a_bundle_of_several_policies_without_an_answer_fails_in_time() {
 }
 
 #[tokio::test]
-async fn the_one_node_of_a_cluster_is_asked_for_the_policies_of_one_request() {
+async fn a_clusters_only_node_gets_single_requests() {
     let server = RedisServer::with(&["--cluster-enabled", "yes"]);
     server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let layer = layer(&redis(&server));
@@ -275,7 +276,7 @@ async fn arrivals_at_a_queue_share_calls() {
         assert_eq!(calls(&server) - before, 3 * round);
     }
     assert!(ask_all(&queue, 0..65).await.iter().all(|decision| !decision.as_ref().unwrap().is_allowed()));
-    // Arrivals of one key line up in their order, also in a bundle.
+    // One key's arrivals line up in their order, even in a bundle.
     let queue = SharedQueue::new(redis(&server), "order", Quota::per(1, DAY).burst(40)).max_queue(0);
     let _ = ask(&queue, PartitionKey::from("first")).await.unwrap();
     let decisions = join_all((0..40).map(|_| ask(&queue, PartitionKey::from("one")))).await;
@@ -284,7 +285,7 @@ async fn arrivals_at_a_queue_share_calls() {
 }
 
 #[tokio::test]
-async fn an_arrival_at_a_key_that_holds_something_else_fails_alone() {
+async fn an_arrival_at_a_foreign_key_fails() {
     let server = RedisServer::start();
     let queue = SharedQueue::new(redis(&server), "test", Quota::per(1, DAY).burst(10));
     assert!(ask(&queue, PartitionKey::from(7_u64)).await.unwrap().is_allowed());
@@ -301,9 +302,9 @@ async fn an_arrival_at_a_key_that_holds_something_else_fails_alone() {
     }
 }
 
-/// One that leaves while its bundle is being made returns its reservation.
+/// A waiter that leaves while its bundle is being made returns its reservation.
 #[tokio::test]
-async fn a_waiter_that_leaves_its_bundle_returns_its_reservation() {
+async fn a_waiter_leaving_its_bundle_returns_reservations() {
     let server = RedisServer::start();
     let queue = SharedQueue::new(redis(&server), "test", Quota::per(1, DAY).burst(10));
     let _ = ask(&queue, PartitionKey::from("first")).await.unwrap();

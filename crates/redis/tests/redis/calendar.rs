@@ -1,4 +1,4 @@
-//! Windows of the calendar on a real server.
+//! Calendar windows on a real server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,7 +26,7 @@ async fn ask(limiter: &impl Limiter, cost: u64) -> Decision {
     limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)).decided().await.unwrap()
 }
 
-/// Months that begin on the 1st or the 17th, whichever is farther away: so that none ends while a test runs.
+/// Months that begin on the 1st or the 17th, whichever is farther away, so that no month ends while a test runs.
 pub(crate) fn monthly(limit: u64) -> CalendarWindow {
     let months = [1, 17].map(|anchor| CalendarWindow::monthly(limit).zone("Europe/Berlin").unwrap().anchor(anchor));
     months.into_iter().max_by_key(left).unwrap()
@@ -44,8 +44,9 @@ fn assert_near(wait: Duration, expected: Duration) {
     assert!(wait.abs_diff(expected) < Duration::from_secs(60), "{wait:?} instead of {expected:?}");
 }
 
+/// In one round trip each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn processes_share_a_month_in_one_round_trip_each() {
+async fn processes_share_a_month() {
     let server = RedisServer::start();
     let [here, there] = [limiter(&redis(&server), monthly(10)), limiter(&redis(&server), monthly(10))];
     let first = ask(&here, 4).await;
@@ -62,14 +63,14 @@ async fn processes_share_a_month_in_one_round_trip_each() {
     assert!(keys[0].ends_with(":test:c"), "{keys:?}");
     let lives: u64 = server.run(&["PTTL", &keys[0]]);
     assert_near(Duration::from_millis(lives), left(&monthly(10)));
-    // What is refunded in the window of its charge may be spent in it.
+    // Units that are refunded in their charge's window may be spent in it.
     here.refund(&Ask::charge(&PartitionKey::from("key"), 4), first.receipt(), 4);
     crate::support::redis::await_until("it is refunded", || server.run::<String>(&["GET", &keys[0]]).ends_with(":5"));
     assert_eq!(ask(&here, 5).await.remaining(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_admit_exactly_the_limit_together() {
+async fn eight_processes_admit_exactly_the_limit() {
     let server = RedisServer::start();
     let window = monthly(777);
     let asking: Vec<_> = (0..8)
@@ -88,9 +89,9 @@ async fn eight_processes_admit_exactly_the_limit_together() {
     assert_eq!(admitted, 777);
 }
 
-/// The month and a bucket of the same layer are charged in one call.
+/// The month and a bucket in the same layer are charged in one call.
 #[tokio::test]
-async fn a_month_and_a_bucket_are_charged_together_or_not_at_all() {
+async fn a_month_and_a_bucket_charge_together() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let month = RateLimiter::new(monthly(2), RedisStore::new(&redis, "month"));
@@ -102,7 +103,7 @@ async fn a_month_and_a_bucket_are_charged_together_or_not_at_all() {
     for number in 1..=3 {
         let response = layer.layer(service).oneshot(http::Request::new(())).await.unwrap();
         statuses.push((response.status().as_u16(), response.headers()["ratelimit"].to_str().unwrap().to_owned()));
-        // The third may ask what is left of the bucket.
+        // The third may ask for the bucket's remaining units.
         assert!(server.runs() == number.min(2) || number == 3);
     }
     let seen: Vec<_> = statuses.iter().map(|(status, field)| (*status, &field[..14])).collect();
@@ -110,9 +111,9 @@ async fn a_month_and_a_bucket_are_charged_together_or_not_at_all() {
     assert!(statuses[2].1.contains("\"bucket\";r=3;"), "{statuses:?}");
 }
 
-/// In place, by the state on the server: also to another period and another zone.
+/// In place, by the state on the server, and even to another period and another zone.
 #[tokio::test]
-async fn a_live_change_keeps_what_was_used_in_the_present_window() {
+async fn a_live_change_keeps_used_units() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let before = limiter(&redis, monthly(10));
@@ -127,7 +128,7 @@ async fn a_live_change_keeps_what_was_used_in_the_present_window() {
     }
 }
 
-/// Months in Apia, which none ends while a test runs.
+/// Months in Apia that do not end while a test runs.
 fn apia(limit: u64) -> CalendarWindow {
     let months = [1, 9, 17, 25].map(|day| CalendarWindow::monthly(limit).zone("Pacific/Apia").unwrap().anchor(day));
     months.into_iter().max_by_key(left).unwrap()
@@ -138,10 +139,10 @@ async fn ask_in(limiter: &impl Limiter, window: &CalendarWindow, cost: u64) -> D
     limiter.decide(&Ask::charge(&key, cost).in_window(Some(window))).decided().await.unwrap()
 }
 
-/// While a customer moves, one process has the old window of the key, and the other has the new one. Both count what
-/// the other has charged, each in its own window, in one round trip.
+/// While a customer moves, one process has the key's old window, and the other has the new one. Both count the other's
+/// charges, each in its own window, in one round trip.
 #[tokio::test]
-async fn two_processes_with_two_windows_of_a_key_count_together() {
+async fn processes_with_different_windows_count_together() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| limiter(&redis(&server), CalendarWindow::daily(3)));
     let [old, new, greater] = [monthly(10), apia(10), apia(12)];
@@ -156,7 +157,7 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     let [name] = &keys[..] else { panic!("{keys:?}") };
     assert_near(Duration::from_millis(server.run(&["PTTL", name])), left(&new));
-    // The end of the window is that of the process that asked last, also if it was rejected.
+    // The window ends by the process that asked last, even if it was rejected.
     for (process, window) in [(&here, &old), (&there, &new), (&here, &old)] {
         let rejected = ask_in(process, window, 1).await;
         assert_eq!((rejected.is_allowed(), rejected.remaining()), (false, 0));
@@ -167,7 +168,7 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
     assert!(!ask_in(&here, &old, 1).await.is_allowed());
     assert_eq!(server.runs(), asked);
     assert_eq!(ask_in(&here, &greater, 1).await.remaining(), 1);
-    // The fallback has no counts of the server, and the same window.
+    // The fallback does not have the server's counts, and has the same window.
     let key = PartitionKey::from("key");
     let fallback = Ask::charge(&key, 1).to(Mode::Fallback).in_window(Some(&old));
     let decision = here.decide(&fallback).decided().await.unwrap();
@@ -175,9 +176,9 @@ async fn two_processes_with_two_windows_of_a_key_count_together() {
     assert_near(decision.reset_after(), left(&old));
 }
 
-/// A refund under the old window, of a request that came before the customer moved, leaves the key in the new one.
+/// A refund under the old window, for a request that came before the customer moved, leaves the key in the new one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refund_moves_no_key_to_another_window() {
+async fn a_refund_leaves_keys_in_their_window() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), CalendarWindow::daily(3));
     let [old, new] = [monthly(10), apia(10)];
@@ -195,9 +196,9 @@ async fn a_refund_moves_no_key_to_another_window() {
     crate::support::redis::await_until("it is refunded", || text() == before.replacen(":5@", ":4@", 1));
 }
 
-/// The operator's question has no window, and the key's window ends later than the policy's.
+/// The operator's call has no window, and the key's window ends later than the policy's.
 #[tokio::test]
-async fn a_ban_by_hand_leaves_a_key_in_its_window() {
+async fn a_manual_ban_keeps_the_keys_window() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let limiter = RateLimiter::new(CalendarWindow::daily(3), RedisStore::new(&redis, "test"));
@@ -212,9 +213,9 @@ async fn a_ban_by_hand_leaves_a_key_in_its_window() {
     }
 }
 
-/// The window of the customer and a bucket of the same layer, in one call.
+/// The customer's window and a bucket in the same layer, in one call.
 #[tokio::test]
-async fn a_layer_charges_each_customers_window_together_with_a_bucket() {
+async fn customers_windows_and_buckets_share_calls() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let month = RateLimiter::new(CalendarWindow::daily(3), RedisStore::new(&redis, "month"));
@@ -236,7 +237,7 @@ async fn a_layer_charges_each_customers_window_together_with_a_bucket() {
         let used = if number == 2 { 2 } else { 1 };
         let rest = fields[1].strip_prefix(&format!("\"month\";r={};t=", limit - used)).unwrap();
         assert_near(Duration::from_secs(rest.split(',').next().unwrap().parse().unwrap()), left(&window));
-        // A change of the limit costs a second round trip, as with quotas.
+        // A changed limit costs a second round trip, as with quotas.
         assert_eq!(server.runs(), if number == 2 { 4 } else { number as u64 + 1 });
     }
 }

@@ -35,7 +35,7 @@ fn once(free_retries: u32) -> ChargeOnce {
     ChargeOnce::by_header(KEY).within(DAY).free_retries(free_retries)
 }
 
-/// A layer of one policy per client, as each process has one.
+/// A layer with one policy per client, as each process has one.
 fn layer<A: Scripted>(redis: &Redis, algorithm: A, free_retries: u32) -> RateLimitLayer {
     layer_of(per_client(redis, "p", algorithm).charge_once(once(free_retries)))
 }
@@ -59,7 +59,7 @@ async fn send(layer: &RateLimitLayer, request: Request<()>) -> Response<()> {
     layer.clone().layer(hello).oneshot(request).await.unwrap().map(drop)
 }
 
-/// What is left after a request; `None` if it is rejected.
+/// The remaining units after a request; `None` if it is rejected.
 async fn left(layer: &RateLimitLayer, client: &str, key: &str) -> Option<u64> {
     let response = send(layer, post(client, key)).await;
     let verdict = response.extensions().get::<Verdict>().expect("the layer attaches it");
@@ -85,7 +85,7 @@ async fn recorded(server: &RedisServer, count: usize) {
 /// A retry is free until its record ends. Another policy rejects it until the hour is over, which was advertised
 /// although the retry is charged by then.
 #[tokio::test]
-async fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() {
+async fn waits_of_free_retries_cover_charges() {
     for (within, is_longer) in [(60, true), (7_200, false)] {
         let server = RedisServer::start();
         let process = || {
@@ -101,7 +101,7 @@ async fn the_wait_of_a_free_retry_covers_its_charge_if_its_record_ends_before() 
         assert_eq!(left(&layer, "a", "k").await, Some(0));
         recorded(&server, 1).await;
         assert!(left(&layer, "a", "k").await.is_some());
-        // Of a process that knows the hour to be used up, no retry is looked for.
+        // If a process knows the hour to be used up, it does not look for a retry.
         let response = send(&process(), post("a", "k")).await;
         assert_eq!(response.status(), 429);
         let wait: u64 = response.headers()["retry-after"].to_str().unwrap().parse().unwrap();
@@ -138,7 +138,7 @@ impl Open {
     }
 }
 
-/// With four units, and two free retries. `fifth` is what the fifth free retry of a client is answered.
+/// With four units, and two free retries. `fifth` is the answer to a client's fifth free retry.
 async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u64>) {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| layer(&redis(&server), algorithm.clone(), 2));
@@ -158,7 +158,7 @@ async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u64>) {
     {
         assert_eq!(left(layer, "a", key).await, expected, "{key}");
     }
-    // A record that has expired is none.
+    // A record that has expired does not exist.
     for (name, _) in records(&server) {
         assert!(server.run::<i64>(&["PTTL", &name]) > i64::try_from((DAY - 60 * PLENTY).as_millis()).unwrap());
         server.run::<()>(&["DEL", &name]);
@@ -167,32 +167,32 @@ async fn shares_free_retries<A: Scripted>(algorithm: A, fifth: Option<u64>) {
 }
 
 #[tokio::test]
-async fn processes_share_the_free_retries_of_buckets() {
+async fn processes_share_buckets_free_retries() {
     shares_free_retries(at_most(4), Some(0)).await;
 }
 
 #[tokio::test]
-async fn processes_share_the_free_retries_of_windows() {
+async fn processes_share_windows_free_retries() {
     shares_free_retries(at_most_in_window(4), Some(0)).await;
     shares_free_retries(SlidingWindow::new(Quota::per(4, 100 * DAY)), Some(0)).await;
 }
 
 #[tokio::test]
-async fn processes_share_the_free_retries_of_windows_of_the_calendar() {
+async fn processes_share_calendar_windows_free_retries() {
     // Half of the eight units at once, and the rest over 32 days.
     shares_free_retries(monthly(4), None).await;
 }
 
-/// One call when a request comes, one that nobody waits for when it is over, and none beside these.
+/// One call when a request comes, which it waits for, one in the background when it is over, and no further ones.
 #[tokio::test]
-async fn a_request_waits_for_one_call_and_its_response_for_none() {
+async fn a_response_waits_for_no_call() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let layer = layer(&redis, at_most_in_window(2), 1);
     let first = Open::send(&layer, post("a", "k")).await;
     assert_eq!(server.runs(), 1);
-    // The server is out of reach when the response is over.
+    // The server is unreachable when the response is over.
     proxy.set(Mode::BlackHole);
     let start = Instant::now();
     first.end().await;
@@ -212,8 +212,9 @@ async fn a_request_waits_for_one_call_and_its_response_for_none() {
     assert_eq!((send(&layer, request).await.status().as_u16(), server.runs()), (429, 6));
 }
 
+/// Early: while the first request is in flight.
 #[tokio::test]
-async fn a_repetition_is_charged_while_the_first_request_is_in_flight_in_any_process() {
+async fn an_early_repetition_is_charged_everywhere() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| layer(&redis(&server), at_most_in_window(9), 1));
     let first = Open::send(&here, post("a", "k")).await;
@@ -231,9 +232,9 @@ async fn a_repetition_is_charged_while_the_first_request_is_in_flight_in_any_pro
     assert_eq!(left(&there, "a", "lost").await, Some(4));
 }
 
-/// The budget and the record get back what another policy's rejection has not used.
+/// The budget and the record get back the units that a rejection by another policy has not used.
 #[tokio::test]
-async fn a_free_retry_that_another_policy_rejects_is_not_used_up() {
+async fn a_rejected_free_retry_stays_free() {
     let server = RedisServer::start();
     let process = || {
         let redis = redis(&server);
@@ -258,7 +259,8 @@ async fn a_free_retry_that_another_policy_rejects_is_not_used_up() {
     assert_eq!([left(&there, "a", "k").await, left(&there, "a", "k").await], [Some(8), Some(7)]);
 }
 
-/// Neither the precheck of several policies nor a call for all of them rejects a free retry of a key that is used up.
+/// If a key is used up, its free retry is rejected neither by the precheck for several policies nor by a call for them
+/// all.
 #[tokio::test]
 async fn a_free_retry_passes_beside_other_policies() {
     let server = RedisServer::start();
@@ -270,12 +272,12 @@ async fn a_free_retry_passes_beside_other_policies() {
     assert_eq!(status("k").await, 200);
     recorded(&server, 1).await;
     assert_eq!([status("other").await, status("k").await, status("k").await], [429, 200, 429]);
-    // What was rejected is refunded.
+    // The rejected requests' charges are refunded.
     eventually("two have passed", async || charged(&redis, "q", at_most_in_window(50), "a").await == 2).await;
 }
 
 #[tokio::test]
-async fn a_retry_of_what_was_not_charged_in_the_end_is_charged() {
+async fn retries_of_uncharged_requests_are_charged() {
     let server = RedisServer::start();
     let policy = per_client(&redis(&server), "p", at_most_in_window(9)).charge_once(once(1));
     let layer = layer_of(policy.charge_when(|response| response.status() == 404));
@@ -293,9 +295,9 @@ async fn a_shadow_charges_a_retry_once() {
     assert_eq!([left(&layer, "a", "k").await, left(&layer, "a", "k").await], [Some(1), Some(0)]);
 }
 
-/// One idempotency key for endless payloads, and for costs that differ.
+/// One idempotency key for endless payloads, and for costs that differ, which it does not make free.
 #[tokio::test]
-async fn a_reused_key_makes_no_other_cost_free_and_no_more_than_so_many_payloads() {
+async fn a_reused_key_has_bounded_free_payloads() {
     let server = RedisServer::start();
     let layer = layer(&redis(&server), at_most_in_window(20), 2);
     let costing = |cost: &str| {
@@ -315,9 +317,9 @@ async fn a_reused_key_makes_no_other_cost_free_and_no_more_than_so_many_payloads
     assert_eq!(admitted, 10 + 2);
 }
 
-/// The requests of a key that is used up reach the server only so often, whatever idempotency keys they have.
+/// A used-up key's requests reach the server only so often, with any idempotency keys.
 #[tokio::test]
-async fn a_flood_of_idempotency_keys_on_a_used_up_key_hardly_reaches_the_server() {
+async fn floods_of_idempotency_keys_hardly_reach_redis() {
     let server = RedisServer::start();
     let layer = layer(&redis(&server), at_most_in_window(1), 1);
     assert_eq!(left(&layer, "a", "k").await, Some(0));
@@ -336,7 +338,7 @@ async fn a_flood_of_idempotency_keys_on_a_used_up_key_hardly_reaches_the_server(
 }
 
 #[tokio::test]
-async fn a_key_with_a_quota_of_its_own_has_a_budget_of_free_retries_to_match() {
+async fn an_own_quota_has_a_matching_budget() {
     let server = RedisServer::start();
     let layer = || {
         let policy = per_client(&redis(&server), "p", at_most_in_window(2)).charge_once(once(1));
@@ -377,9 +379,9 @@ async fn a_live_change_keeps_the_free_retries() {
     assert_eq!(left(&layer, "a", "slow").await, Some(12));
 }
 
-/// What a key of ours holds that is no record is no free pass, and stays.
+/// Foreign content in one of our keys is no free pass, and stays.
 #[tokio::test]
-async fn a_foreign_value_in_place_of_a_record_is_an_error() {
+async fn a_foreign_record_is_an_error() {
     let server = RedisServer::start();
     let policy = per_client(&redis(&server), "p", at_most_in_window(5)).charge_once(once(1));
     let layer = layer_of(policy.on_failure(FailureMode::Reject));
@@ -394,10 +396,9 @@ async fn a_foreign_value_in_place_of_a_record_is_an_error() {
     assert_eq!(charged(&redis(&server), "p", at_most_in_window(5), "a").await, 1);
 }
 
-/// While Redis is out of reach, the local fallback charges retries like all others, and no request waits for its
-/// record.
+/// While Redis is unreachable, the local fallback charges retries like all others, and no request waits for its record.
 #[tokio::test]
-async fn retries_are_charged_while_redis_is_out_of_reach() {
+async fn retries_are_charged_during_an_outage() {
     let mut server = RedisServer::start();
     let layer = layer(&redis(&server), at_most_in_window(3), 9);
     assert_eq!(left(&layer, "a", "k").await, Some(2));
@@ -413,7 +414,7 @@ async fn retries_are_charged_while_redis_is_out_of_reach() {
     assert_eq!(statuses, [200, 200, 429, 429], "one was charged before, and the free retry was not");
 }
 
-/// The state, the budget and the record of a request are on one node.
+/// A request's state, budget and record are on one node.
 #[tokio::test]
 async fn processes_share_free_retries_in_a_cluster() {
     let cluster = RedisCluster::start(3, 0);
@@ -435,7 +436,7 @@ async fn processes_share_free_retries_in_a_cluster() {
 
 /// As documented for `ChargeOnce`.
 #[tokio::test]
-async fn a_record_takes_no_more_memory_than_documented() {
+async fn a_record_takes_the_documented_memory() {
     let server = RedisServer::start();
     let layer = layer(&redis(&server), at_most_in_window(5), 3);
     assert_eq!(left(&layer, "a", "k").await, Some(4));
@@ -446,7 +447,7 @@ async fn a_record_takes_no_more_memory_than_documented() {
 }
 
 #[tokio::test]
-async fn a_number_of_records_cannot_be_set_where_redis_keeps_them() {
+async fn the_records_on_redis_have_no_bound() {
     let redis = Redis::single("redis://127.0.0.1:1").open().unwrap();
     let policy = per_client(&redis, "p", at_most_in_window(5)).charge_once(once(1).max_keys(1_000));
     let error = RateLimitLayer::try_new(policy).unwrap_err().to_string();
@@ -460,7 +461,7 @@ enum Fate {
     Rejected,
 }
 
-/// What a client is owed, by plain maps: per client what was charged and what was free, per request its free retries.
+/// Plain maps with the client's due: its charges and its free retries, and each request's free retries.
 #[derive(Default)]
 struct Model {
     charged: HashMap<u64, u64>,
@@ -486,10 +487,10 @@ impl Model {
     }
 }
 
-/// Any reuse of keys by any of three processes, with any overlap: each request has the fate that the model gives it,
-/// and no client is granted more than 1 + free retries times its quota.
+/// Any reuse of keys by any of three processes, with any overlap: each request has the model's fate, and no client is
+/// granted more than 1 + free retries times its quota.
 #[tokio::test]
-async fn random_schedules_over_three_processes_stay_within_one_plus_free_retries_times_the_quota() {
+async fn random_schedules_stay_within_the_documented_bound() {
     const LIMIT: u64 = 12;
     let mut seen = [0; 3];
     let mut trace = Trace::of(6);

@@ -1,4 +1,4 @@
-//! Crossings of shares of limits on Redis: one of all processes reports.
+//! Crossings of shares of limits on Redis: one of all processes reports each.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -66,9 +66,9 @@ async fn assert_reported(reported: &Reported, expected: &[&str]) {
     assert_eq!(sorted(reported), expected);
 }
 
-/// A day of ten units. One process uses seven, and the other one crosses.
+/// A day with ten units. One process uses seven, and the other one crosses.
 #[tokio::test]
-async fn the_process_whose_charge_crosses_reports_it() {
+async fn the_crossing_process_reports_it() {
     let server = RedisServer::start();
     let [first, second] = [(); 2].map(|()| {
         let reported = Reported::default();
@@ -91,7 +91,7 @@ async fn the_process_whose_charge_crosses_reports_it() {
 
 /// A refund in one process takes the key below the share, and a charge in another one above it again.
 #[tokio::test]
-async fn a_second_crossing_in_another_process_is_not_reported() {
+async fn another_processs_second_crossing_is_not_reported() {
     let server = RedisServer::start();
     let reported = Reported::default();
     let [first, second] = [(); 2].map(|()| {
@@ -110,7 +110,7 @@ async fn a_second_crossing_in_another_process_is_not_reported() {
 
 /// Two processes charge many keys concurrently: each key is reported once.
 #[tokio::test]
-async fn concurrent_charges_of_two_processes_are_reported_once() {
+async fn concurrent_crossings_are_reported_once() {
     let server = RedisServer::start();
     let reported = Reported::default();
     let layers = [(); 2].map(|()| {
@@ -141,9 +141,9 @@ async fn a_settlement_may_cross_a_share() {
     }
 }
 
-/// The user of the server may use budgets, and no names of crossings.
+/// The server's user may use budgets, but not the names of crossings.
 #[tokio::test]
-async fn a_process_whose_claim_fails_reports_alone() {
+async fn a_failed_claim_is_reported_alone() {
     let server = RedisServer::start();
     server.run::<()>(&[
         "ACL",

@@ -25,7 +25,7 @@ pub(super) const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The nodes of a cluster behind proxies that they are known by.
+/// A cluster's nodes behind the proxies that they are known by.
 fn behind_proxies(cluster: &RedisCluster, round_trip: Duration) -> Vec<Proxy> {
     let proxies: Vec<_> = cluster.nodes.iter().map(|node| Proxy::at(node.address(), round_trip)).collect();
     for (node, proxy) in cluster.nodes.iter().zip(&proxies) {
@@ -39,7 +39,7 @@ fn behind_proxies(cluster: &RedisCluster, round_trip: Duration) -> Vec<Proxy> {
     proxies
 }
 
-/// A request that needs two nodes, the second of which is stopped.
+/// A request needs two nodes, and the second is stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_node_asked_second_opens_its_breaker() {
     let cluster = RedisCluster::start(2, 0);
@@ -72,7 +72,7 @@ async fn the_node_asked_second_opens_its_breaker() {
         let mut waits = Vec::new();
         while !is_open() {
             assert!(waits.len() < 50, "{round_trip:?}: all waited, and the breaker is closed: {waits:?}");
-            // At a time, to wait for few timeouts.
+            // Three at a time, so that the test waits for few timeouts.
             let began = Instant::now();
             assert!(join_all((0..3).map(|_| send(&layer, &client))).await.iter().all(is_fallback));
             waits.push(began.elapsed());
@@ -84,7 +84,7 @@ async fn the_node_asked_second_opens_its_breaker() {
     }
 }
 
-/// Ten callers at a time, each with another key, none of which waits for the timeout.
+/// Ten callers at a time, each with another key. None waits for the timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cancelled_calls_open_the_breaker() {
     for (round_trip, patience) in DISTANCES {
@@ -118,7 +118,7 @@ async fn cancelled_calls_open_the_breaker() {
     }
 }
 
-/// Requests of one key, twenty at a time.
+/// One key's requests, twenty at a time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_request_waits_behind_a_probe() {
     for (round_trip, patience) in DISTANCES {
@@ -173,9 +173,9 @@ async fn no_request_waits_behind_a_probe() {
     }
 }
 
-/// Forty callers of their own keys; twice, the server stands still for less than a timeout and a half.
+/// Forty callers with separate keys. Twice, the server stands still for less than a timeout and a half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
+async fn a_short_pause_keeps_the_breaker_closed() {
     for (round_trip, patience) in DISTANCES.map(|(round_trip, patience)| (round_trip, patience * 2)) {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
@@ -212,7 +212,7 @@ async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
             go_on().await;
             for _ in 0..2 {
                 proxy.set(Mode::BlackHole);
-                // Less what an answer takes that comes afterwards.
+                // Minus the time that an answer takes afterwards.
                 sleep(patience * 7 / 5 - round_trip).await;
                 proxy.set(Mode::Pass);
                 go_on().await;
@@ -226,7 +226,7 @@ async fn a_short_pause_of_the_server_does_not_open_the_breaker() {
 }
 
 #[tokio::test]
-async fn a_burst_beyond_max_in_flight_waits_for_a_moment() {
+async fn a_burst_beyond_max_in_flight_waits() {
     for (round_trip, _) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
@@ -274,7 +274,7 @@ fn fault(error: &LimiterError) -> FaultKind {
     error.source().and_then(|source| source.downcast_ref::<Fault>()).expect("a fault of Redis").kind()
 }
 
-/// What was leased and not spent in time is refunded within the one timeout of the next decision.
+/// Units that were leased and not spent in time are refunded within the next decision's timeout.
 #[tokio::test]
 async fn an_expired_lease_takes_no_second_timeout() {
     for (round_trip, patience) in DISTANCES {
@@ -286,7 +286,7 @@ async fn an_expired_lease_takes_no_second_timeout() {
             let limiter = RateLimiter::new(at_most(10_000), RedisStore::new(&redis, "p").leasing(100, ms(600)));
             let ask = async || limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok();
             let mut decided = 0;
-            // Of the 32 that the seventh call leases, some are left.
+            // Some of the 32 that the seventh call leases are left.
             eventually("decisions are made", async || {
                 while decided < 45 && ask().await {
                     decided += 1;
@@ -308,7 +308,7 @@ async fn an_expired_lease_takes_no_second_timeout() {
 
 /// A caller that is cancelled while its call takes a lease leaves the lease to later requests.
 #[tokio::test]
-async fn a_cancelled_request_does_not_forfeit_the_lease() {
+async fn a_cancelled_request_keeps_the_lease() {
     for (round_trip, _) in DISTANCES {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), round_trip);
@@ -319,7 +319,7 @@ async fn a_cancelled_request_does_not_forfeit_the_lease() {
         assert!(limiter.decide(&Ask::charge(&key("a"), 1)).decided().await.unwrap().is_allowed());
         let calls = || server.runs();
         let (mut spent_at_once, before) = (0, calls());
-        // Every caller that needs a call is cancelled at once; so what its call took is there, or lost.
+        // Every caller that needs a call is cancelled at once, so the units that its call took are there, or lost.
         eventually("300 are paid in advance", async || {
             while let Some(decision) = limiter.decide(&Ask::charge(&key("a"), 1)).decided().now_or_never() {
                 assert!(decision.unwrap().is_allowed());

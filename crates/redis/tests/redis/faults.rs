@@ -1,4 +1,4 @@
-//! What clients of a layer see while its Redis fails.
+//! A layer's behaviour towards clients while its Redis fails.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ fn patient(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-/// Three processes, twenty clients and 2,400 requests, with a server that fails and recovers: a decision takes one
+/// Three processes, twenty clients and 2,400 requests, with a server that fails and recovers. A decision takes one
 /// timeout at most, and once the breaker is open, each process admits its local limit.
 async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl FnOnce(&mut RedisServer, &Proxy)) {
     const LIMIT: usize = 10;
@@ -77,7 +77,7 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
     for (admitted, fell_back) in join_all(asked.map(|(layer, client)| ask(layer, client))).await {
         assert_eq!((admitted, fell_back), (LIMIT, ROUNDS));
     }
-    // Each client waits for a timeout or two, and then none but the probes do.
+    // Each client waits for a timeout or two, and afterwards only the probes wait.
     let asked = processes.len() * clients.len() * ROUNDS;
     println!("{waits:?} of {asked} waited");
     assert!(waits.into_inner() < asked / 4);
@@ -91,39 +91,39 @@ async fn holds_through(begin: impl FnOnce(&mut RedisServer, &Proxy), end: impl F
 }
 
 #[tokio::test]
-async fn the_fallback_decides_while_the_server_is_dead() {
+async fn the_fallback_decides_without_the_server() {
     holds_through(|server, _| server.kill(), |server, _| server.restart()).await;
 }
 
 #[tokio::test]
-async fn the_fallback_decides_while_the_server_is_stopped() {
+async fn the_fallback_decides_while_redis_is_stopped() {
     holds_through(|server, _| server.signal("-STOP"), |server, _| server.signal("-CONT")).await;
 }
 
 #[tokio::test]
-async fn the_fallback_decides_while_the_network_is_a_black_hole() {
+async fn the_fallback_decides_in_a_black_hole() {
     holds_through(|_, proxy| proxy.set(Mode::BlackHole), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn the_fallback_decides_while_connections_are_half_open() {
+async fn the_fallback_decides_over_half_open_connections() {
     holds_through(|_, proxy| proxy.set(Mode::HalfOpen), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
 #[tokio::test]
-async fn the_fallback_decides_while_connections_are_reset() {
+async fn the_fallback_decides_over_reset_connections() {
     holds_through(|_, proxy| proxy.set(Mode::Reset), |_, proxy| proxy.set(Mode::Pass)).await;
 }
 
-/// The breaker bounds what an outage costs, not the number of requests.
+/// An outage's cost depends on the breaker, not on the number of requests, and no request waits.
 #[tokio::test]
-async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
+async fn an_open_breaker_sends_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(10))).verdict().build();
     recovers(&layer, "a").await;
-    // The server gets all that is sent.
+    // The server gets everything that is sent.
     proxy.set(Mode::Swallow);
     while redis.health()[0].breaker() == BreakerState::Closed {
         assert!(is_fallback(&send(&layer, "b").await));
@@ -144,9 +144,9 @@ async fn an_open_breaker_sends_nothing_and_makes_no_request_wait() {
     assert!(proxy.connections() - connections <= probes + 1);
 }
 
-/// Whatever happens to an answer, its charge is made once at the most, and kept.
+/// A charge is made once at the most, and kept, even if its answer is lost.
 #[tokio::test]
-async fn the_server_counts_what_was_admitted_and_lost_answers() {
+async fn the_server_counts_lost_answers() {
     async fn counts(server: &RedisServer, name: &'static str, coalesces: bool, mode: FailureMode) {
         const LIMIT: u64 = 100_000;
         let proxy = Proxy::to(server.address());
@@ -160,7 +160,7 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
         let mut trace = Trace::of(40);
         while trace.goes_on([("calls that are swallowed", swallowed > 0)]) {
             let round = trace.step();
-            // A connection of which something was lost is never used again: TCP loses nothing in the middle.
+            // A connection that has lost something is never used again, because TCP loses nothing in the middle.
             recovers(&layer, "other").await;
             let three = join_all((0..3).map(|_| send(&layer, "a")));
             let responses = match round % 4 {
@@ -215,9 +215,9 @@ async fn the_server_counts_what_was_admitted_and_lost_answers() {
     );
 }
 
-/// Two processes, four outages, under load.
+/// Two processes, four outages, under load, and few log lines.
 #[tokio::test]
-async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
+async fn flapping_admits_shared_and_local_limits() {
     const LIMIT: u64 = 20;
     const OUTAGES: usize = 4;
     let (log, _guard) = Log::start();
@@ -233,7 +233,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     }
     let start = Instant::now();
     let is_over = AtomicBool::new(false);
-    // By process: responses of the fallback, and of the store.
+    // By process: the fallback's responses, and the store's.
     let seen = [(); 2].map(|()| [const { AtomicUsize::new(0) }; 2]);
     let flap = async {
         for mode in [Mode::Reset, Mode::Pass].repeat(OUTAGES) {
@@ -251,7 +251,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
         is_over.store(true, Ordering::Relaxed);
     };
     let admitted = AtomicU64::new(0);
-    // One in ten is the same client, and the others are new ones, of which Redis decides on each.
+    // One in ten is the same client, and the others are new ones, on which Redis decides each time.
     let load = async |process: usize, number: usize| {
         for turn in 0.. {
             if is_over.load(Ordering::Relaxed) {
@@ -272,7 +272,7 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     let clients = clients.map(|(process, number)| load(process, number));
     futures_util::future::join(flap, join_all(clients)).await;
     let admitted = admitted.into_inner();
-    // What the server grants, and what each process grants on its own, which is not reported to the server.
+    // The server's grants, and each process's own, which are not reported to the server.
     assert!((1..=3 * LIMIT).contains(&admitted), "{admitted}");
     for layer in &processes {
         recovers(layer, "warm").await;
@@ -283,14 +283,14 @@ async fn flapping_admits_the_shared_and_the_local_limits_and_hardly_logs() {
     let pauses = usize::try_from(start.elapsed().as_secs() / 5).unwrap();
     assert!((2..=2 + 2 * pauses).contains(&about("limiter failed")), "{lines:#?}");
     assert!(about("limiter recovered") <= 2 + 2 * pauses, "{lines:#?}");
-    // The breaker of each process opens and closes in each outage.
+    // Each process's breaker opens and closes in each outage.
     assert_eq!(about("store: a node"), 2 * 2 * OUTAGES, "{lines:#?}");
     assert!(lines.len() <= 4 + 4 * pauses + 2 * 2 * OUTAGES, "{lines:#?}");
 }
 
 /// A client that brings Redis down gains no more than one process's limit.
 #[tokio::test]
-async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit() {
+async fn a_flood_during_an_outage_is_bounded() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(Duration::from_millis(500)).open().unwrap();
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
@@ -304,8 +304,9 @@ async fn a_flood_while_the_server_is_stopped_is_admitted_up_to_the_local_limit()
     assert_eq!(layer.limiter_failures("p"), Some(before + 5_000));
 }
 
+/// They do not reach the server.
 #[tokio::test]
-async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
+async fn cached_rejections_end_when_advertised() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let calls = || server.info("total_commands_processed").parse::<u64>().unwrap();
@@ -347,7 +348,7 @@ async fn rejections_do_not_reach_the_server_and_end_when_advertised() {
 
 /// As if the server's clock had been an hour ahead.
 #[tokio::test]
-async fn a_state_from_the_future_locks_out_for_one_refill_only() {
+async fn a_future_state_locks_out_one_refill() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_second(2).burst(5));
     let layer = || RateLimitLayer::builder(per_client(&patient(&server), "p", bucket)).verdict().build();
@@ -368,7 +369,7 @@ async fn a_state_from_the_future_locks_out_for_one_refill_only() {
 }
 
 #[tokio::test]
-async fn a_server_that_evicts_is_no_error() {
+async fn an_evicting_server_is_no_error() {
     let server = RedisServer::with(&["--maxmemory", "4mb", "--maxmemory-policy", "allkeys-lru"]);
     let layer = RateLimitLayer::builder(per_client(&patient(&server), "p", at_most(5))).verdict().build();
     let (mut thousand, evicted) = (0, || server.info("evicted_keys").parse::<u64>().unwrap());
@@ -382,8 +383,9 @@ async fn a_server_that_evicts_is_no_error() {
     assert_eq!(layer.limiter_failures("p"), Some(0));
 }
 
+/// The fallback decides.
 #[tokio::test]
-async fn a_server_without_memory_has_a_reason_of_its_own_and_the_fallback_decides() {
+async fn a_full_server_has_its_own_reason() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let layer = RateLimitLayer::builder(per_client(&redis, "p", at_most(3))).verdict().build();
@@ -424,16 +426,16 @@ async fn several_policies_fall_back_together() {
     let responses = join_all((0..50).map(|_| send(&layer, "a"))).await;
     assert!(responses.iter().all(is_fallback));
     assert_eq!(responses.iter().filter(|response| response.status() == 200).count(), 4);
-    // What "minute" rejected was refunded to the others; the last may be reported as it was before.
+    // Charges that "minute" rejected were refunded to the others; the last may be reported as it was before.
     let rejected = send(&layer, "a").await;
     let verdict = rejected.extensions().get::<Verdict>().unwrap();
     let left = |name| verdict.policies().iter().find(|policy| policy.name() == name).unwrap().decision().remaining();
     assert!(left("minute") == 0 && left("day") >= 94, "{verdict:?}");
 }
 
-/// What a living server has charged is refunded if a policy on a dead one rejects.
+/// If a policy on a dead server rejects, a living server's charge is refunded.
 #[tokio::test]
-async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
+async fn a_failures_rejection_is_refunded_elsewhere() {
     let (living, dead) = (RedisServer::start(), RedisServer::start());
     let (here, proxy) = (patient(&living), Proxy::to(dead.address()));
     let there = patient_through(&proxy);
@@ -453,9 +455,9 @@ async fn a_rejection_because_of_a_failure_is_refunded_elsewhere() {
     eventually("it is refunded", is_refunded).await;
 }
 
-/// A request that an overloaded server sheds is charged nowhere, also if its quota is on Redis.
+/// A request that an overloaded server sheds is charged nowhere, even if its quota is on Redis.
 #[tokio::test]
-async fn a_request_that_is_shed_is_refunded_on_redis() {
+async fn a_shed_request_is_refunded_on_redis() {
     let server = RedisServer::start();
     let redis = patient(&server);
     let overload = Arc::new(Overload::new().limits(1..=1).max_queue(0));
@@ -463,7 +465,7 @@ async fn a_request_that_is_shed_is_refunded_on_redis() {
     let layer = RateLimitLayer::new(policies);
     assert_eq!(send(&layer, "a").await.status(), 200);
     let before = charged(&redis, "here", at_most_in_window(100), "a").await;
-    // Somebody else has the only unit.
+    // Another caller has the only unit.
     let held = overload.acquire(&"somebody".into(), 1).await.unwrap();
     for _ in 0..20 {
         assert_eq!(send(&layer, "a").await.status(), 503);
@@ -476,7 +478,7 @@ async fn a_request_that_is_shed_is_refunded_on_redis() {
 
 /// Layers are replaced while the server fails and recovers, and requests are cancelled in the middle.
 #[tokio::test]
-async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
+async fn layers_replaced_during_faults_leave_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let tasks = tokio::runtime::Handle::current().metrics();
@@ -492,7 +494,7 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     drop(first);
     for round in 0..70_u64 {
         proxy.set(modes[usize::try_from(round).unwrap() / 2 % modes.len()]);
-        // A lower limit each time: whatever was spent under the older ones counts.
+        // A lower limit each time: units that were spent under the older ones count.
         let layer = Arc::new(layer(400 - round));
         let requests: Vec<_> = (0..20)
             .map(|_| {
@@ -523,9 +525,9 @@ async fn layers_that_are_replaced_during_faults_leave_nothing_behind() {
     eventually("all tasks have ended", async || tasks.num_alive_tasks() <= before).await;
 }
 
-/// The server's limit, and that of each process while it is away.
+/// The server's limit, and each process's while it is away.
 #[tokio::test]
-async fn an_outage_admits_one_limit_per_process_and_that_of_the_server() {
+async fn an_outage_admits_one_limit_per_process() {
     const LIMIT: u64 = 20;
     for processes in [1_u64, 2, 4] {
         let server = RedisServer::start();

@@ -19,8 +19,9 @@ fn connect(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(long).connect_timeout(long).open().unwrap()
 }
 
+/// It changes nothing.
 #[tokio::test]
-async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
+async fn an_undescribed_mode_is_an_error() {
     let server = RedisServer::start();
     let redis = connect(&server);
     check_modes(&RateLimiter::new(TokenBucket::new(TWENTY), RedisStore::new(&redis, "bucket"))).await;
@@ -31,8 +32,9 @@ async fn a_mode_that_is_not_described_is_an_error_and_changes_nothing() {
     check_modes(&SharedConcurrency::new(redis.clone(), "in flight", 20)).await;
 }
 
+/// At permits and at a queue.
 #[tokio::test]
-async fn to_peek_at_permits_or_a_queue_calls_no_server() {
+async fn peeking_calls_no_server() {
     let server = RedisServer::start();
     let redis = connect(&server);
     let key = PartitionKey::from("key");

@@ -1,4 +1,4 @@
-//! Who is limited, over all processes that share a limit on Redis.
+//! The most rejected keys, over all processes that share a limit on Redis.
 
 use std::time::Duration;
 
@@ -38,10 +38,10 @@ async fn send_times(layer: &RateLimitLayer, client: &str, times: usize) {
 }
 
 #[tokio::test]
-async fn a_look_at_one_process_shows_the_rejections_of_all() {
+async fn one_process_shows_all_rejections() {
     let server = RedisServer::start();
     let [one, other] = [(); 2].map(|()| process(&connect(&server)));
-    // Its budget is the same everywhere: one request of the first, and of the second none.
+    // Its budget is the same everywhere: one request by the first, and none by the second.
     send_times(&one, "alice", 4).await;
     send_times(&other, "alice", 5).await;
     send_times(&other, "alfred", 3).await;
@@ -64,9 +64,9 @@ async fn a_look_at_one_process_shows_the_rejections_of_all() {
     }
 }
 
-/// Rejections are published by the second, and not by the rejection. Unused, nothing is written.
+/// Rejections are published once per second, and not one by one. Without rejections, nothing is written.
 #[tokio::test]
-async fn rejections_of_a_second_are_published_by_two_calls() {
+async fn two_calls_publish_a_seconds_rejections() {
     let server = RedisServer::start();
     let calls = || {
         let stat = server.info("cmdstat_evalsha");
@@ -75,7 +75,7 @@ async fn rejections_of_a_second_are_published_by_two_calls() {
     let one = process(&connect(&server));
     send_times(&one, "alice", 1).await;
     let published = || !server.run::<Vec<String>>(&["KEYS", "*:-:r:*:record"]).is_empty();
-    // Known here as used up: no rejection makes a call of its own.
+    // Known here as used up, so a rejection makes no call.
     send_times(&one, "alice", 2).await;
     eventually("it is published", async || published()).await;
     let before = calls();
@@ -88,15 +88,15 @@ async fn rejections_of_a_second_are_published_by_two_calls() {
         look(&other).await.total() == 502
     };
     eventually("all are published", is_complete).await;
-    // A call of the negative cache every half a second, a publication of two calls a second, which lists the report in
-    // another two at first, and the looks, each at the list and the report.
+    // The negative cache makes one call every half a second. Each second, two calls publish, which at first list the
+    // report in another two. Each look takes two, for the list and the report.
     let seconds = start.elapsed().as_secs() + 1;
     let others = calls() - before - 2 * looks;
     assert!(others <= 2 + 5 * seconds, "{others} in {seconds} s");
 }
 
 #[tokio::test]
-async fn a_ban_in_another_process_is_shown() {
+async fn another_processs_ban_is_shown() {
     let server = RedisServer::start();
     let ban = Duration::from_secs(7 * 86_400);
     let [one, other] = [(); 2].map(|()| {
@@ -110,9 +110,9 @@ async fn a_ban_in_another_process_is_shown() {
     assert!(left > ban - Duration::from_secs(3_600) && left <= ban, "{left:?}");
 }
 
-/// A process that has ended has rejected what it has rejected.
+/// A process that has ended keeps its rejections.
 #[tokio::test]
-async fn the_counts_of_a_process_that_has_ended_stay() {
+async fn counts_of_ended_processes_stay() {
     let server = RedisServer::start();
     let one = process(&connect(&server));
     send_times(&one, "alice", 3).await;
@@ -123,8 +123,9 @@ async fn the_counts_of_a_process_that_has_ended_stay() {
     assert_eq!((offenders.total(), offenders.processes()), (2, 2));
 }
 
+/// The answer says so.
 #[tokio::test]
-async fn a_look_while_the_store_fails_shows_this_process_alone_and_says_so() {
+async fn during_failures_only_this_process_is_shown() {
     let server = RedisServer::start();
     let [one, other] = [(); 2].map(|()| {
         let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
@@ -140,8 +141,9 @@ async fn a_look_while_the_store_fails_shows_this_process_alone_and_says_so() {
     assert_eq!((rows(&offenders), offenders.processes()), (vec![("ali…", 2)], 1));
 }
 
+/// A cluster, a queue, and a limit in flight.
 #[tokio::test]
-async fn a_cluster_a_queue_and_a_limit_in_flight_share_them_too() {
+async fn other_limiters_share_them_too() {
     let cluster = RedisCluster::start(3, 0);
     let redis = || Redis::cluster(cluster.urls()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let key = || tower_sluice::key::HeaderKey::from_static("x-client");
@@ -164,9 +166,9 @@ async fn a_cluster_a_queue_and_a_limit_in_flight_share_them_too() {
     }
 }
 
-/// Two policies with the limiter of one name are two lists.
+/// Two policies whose limiters have one name are two lists.
 #[tokio::test]
-async fn policies_with_other_names_have_lists_of_their_own() {
+async fn each_policys_name_has_its_list() {
     let server = RedisServer::start();
     let policy = |name: &'static str, redis: &Redis| {
         let limiter = tower_sluice::RateLimiter::new(at_most(1), RedisStore::new(redis, "shared"));

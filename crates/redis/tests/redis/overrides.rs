@@ -76,7 +76,7 @@ async fn all_processes_follow_at_their_next_request() {
 }
 
 #[tokio::test]
-async fn an_allowed_key_is_charged_by_the_other_limits_only() {
+async fn only_other_limits_charge_allowed_keys() {
     let server = RedisServer::start();
     let (first, second) = (process(&server), process(&server));
     let allowed = first.handle().allow("fixed", "alice", HOUR, "a migration").await.unwrap();
@@ -142,7 +142,7 @@ async fn a_ban_by_hand_outlasts_an_outage() {
     assert!(first.handle().unban("bucket", "alice").await.is_err());
 }
 
-/// A queue on Redis keeps no bans, so each process has its own.
+/// A queue on Redis does not keep bans, so each process has its own.
 #[tokio::test]
 async fn a_queue_keeps_bans_in_the_process() {
     let server = RedisServer::start();

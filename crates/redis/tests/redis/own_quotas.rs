@@ -1,4 +1,4 @@
-//! Keys with quotas of their own on Redis. Periods are so long that nothing is earned while a test runs.
+//! Keys with their own quotas on Redis. Periods are so long that nothing is earned while a test runs.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -37,9 +37,9 @@ async fn ask(limiter: &impl Limiter, key: u64, cost: u64, quota: Quota) -> Decis
     limiter.decide(&Ask::charge(&key, cost).under(Some(quota))).decided().await.unwrap()
 }
 
-/// One process suspends a key, which costs no call, and another one goes on with what it has used.
+/// One process suspends a key, which costs no call, and another one continues with the key's used units.
 #[tokio::test]
-async fn a_suspended_key_is_rejected_without_a_call_and_keeps_what_it_has_used() {
+async fn a_suspended_key_is_rejected_without_calls() {
     let server = RedisServer::start();
     let [one, other] = [(); 2].map(|()| limiter(&redis(&server), TokenBucket::new(quota(10))));
     assert_eq!(ask(&one, 1, 4, quota(10)).await.remaining(), 6);
@@ -57,9 +57,9 @@ async fn a_suspended_key_is_rejected_without_a_call_and_keeps_what_it_has_used()
     assert_eq!(ask(&one, 1, 4, quota(20)).await.remaining(), 8);
 }
 
-/// Two policies on one server, which are charged in one call. A request of a suspended key charges neither.
+/// Two policies on one server, which are charged in one call. A suspended key's request charges neither.
 #[tokio::test]
-async fn policies_in_one_call_are_not_charged_for_a_suspended_key() {
+async fn a_suspended_key_charges_no_policy() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let policy = |name: &'static str| {
@@ -91,7 +91,7 @@ async fn policies_in_one_call_are_not_charged_for_a_suspended_key() {
 
 const LIMITS: [u64; 8] = [1, 2, 5, 7, 12, 20, 60, 144];
 
-/// Asks two processes about keys whose quotas change, and compares with a naive model: per key what was used.
+/// Asks two processes about keys whose quotas change, and compares with a naive model: the used units per key.
 async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
     let server = RedisServer::start();
     let processes = [limiter(&redis(&server), of(quota(10))), limiter(&redis(&server), of(quota(10)))];
@@ -121,7 +121,7 @@ async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
                 cost,
             );
             *used -= cost;
-            // It is made in the background, on the connection of that process.
+            // It is made in the background, on that process's connection.
             let left = limit.saturating_sub(*used);
             eventually("it is refunded", async || ask(process, key, 0, quota(limit)).await.remaining() == left).await;
         }
@@ -129,19 +129,19 @@ async fn follows<A: Scripted + Copy>(of: fn(Quota) -> A, seed: u64) {
 }
 
 #[tokio::test]
-async fn buckets_agree_with_the_model_as_quotas_change() {
+async fn buckets_follow_changing_quotas() {
     follows(TokenBucket::new, 1).await;
 }
 
 #[tokio::test]
-async fn windows_agree_with_the_model_as_quotas_change() {
+async fn windows_follow_changing_quotas() {
     follows(FixedWindow::new, 3).await;
     follows(SlidingWindow::new, 4).await;
 }
 
-/// The refund of a charge under a former quota, of the same rate or period, forgives what that charge took and no more.
+/// A refund for a charge under a former quota, with the same rate or period, forgives exactly that charge's units.
 #[tokio::test]
-async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
+async fn a_former_quotas_refund_forgives_its_charge() {
     async fn holds<A: Scripted + Copy>(of: fn(Quota) -> A, former: Quota) {
         let server = RedisServer::start();
         let limiter = limiter(&redis(&server), of(quota(10)));
@@ -155,10 +155,10 @@ async fn a_refund_under_a_former_quota_is_of_its_own_charge_only() {
     holds(SlidingWindow::new, quota(5)).await;
 }
 
-/// Requests of one key that come at once, under different quotas: each is decided under its own, or under that of
-/// another one if the key does not hold still for the conversion.
+/// One key's requests come at once, under different quotas. Each is decided under its own, or under another request's
+/// if the key does not hold still for the conversion.
 #[tokio::test]
-async fn concurrent_requests_of_a_key_get_the_greater_of_their_quotas_in_all() {
+async fn concurrent_requests_get_the_greater_quota() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), FixedWindow::new(quota(10))));
     let asked = (0..200_u64).map(|number| {
@@ -172,11 +172,11 @@ async fn concurrent_requests_of_a_key_get_the_greater_of_their_quotas_in_all() {
     assert_eq!(admitted, 50, "the greater quota is that of all together");
 }
 
-/// Two versions of a program side by side, of which one has another plan for a key. On a hot key the other version
-/// charged it between the two calls of nearly each conversion, which was then made again, until the time of the
-/// decision was over: 85 to 95 % of the decisions failed for as long as the rollout took.
+/// Two versions of a program run side by side, and one has another plan for a key. On a hot key the other version
+/// charged it between the two calls of nearly each conversion, which was then made again, until the decision's time was
+/// over: 85 to 95 % of the decisions failed for as long as the rollout took.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
+async fn another_quota_decides_in_few_calls() {
     const DECISIONS: u64 = 20;
     let server = RedisServer::start();
     let process = || {
@@ -212,14 +212,14 @@ async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
     let beside = decide(1).await;
     is_over.store(true, Ordering::Relaxed);
     println!("{} bytes per decision alone, {} on the hot key", alone / DECISIONS, beside / DECISIONS);
-    // Three calls, of which two have the state as well.
+    // Three calls, two of which have the state as well.
     assert!(beside < 6 * alone, "{beside} bytes, {alone} alone");
     // The first decision at least found the key under the other quota.
     let sharing = minority.stats().sharing.unwrap();
     println!("{} conversions, {} lost", sharing.conversions, sharing.lost_swaps);
     assert!((1..=DECISIONS).contains(&(sharing.conversions + sharing.lost_swaps)));
 
-    // All is charged: a bucket of a million has as much less.
+    // Everything is charged: a bucket of a million has that much less.
     let mut admitted = DECISIONS;
     for process in majority {
         admitted += process.await.unwrap();
@@ -230,7 +230,7 @@ async fn a_process_with_another_quota_for_a_hot_key_decides_in_few_calls() {
 
 /// A lease that was taken under one quota pays for no request under another, and is refunded under its own.
 #[tokio::test]
-async fn a_lease_pays_under_its_own_quota_only() {
+async fn a_lease_pays_under_its_own_quota() {
     let server = RedisServer::start();
     let store = RedisStore::new(&redis(&server), "test").leasing(8, Duration::from_millis(300));
     let limiter = RateLimiter::new(FixedWindow::new(quota(10)), store);
@@ -241,7 +241,7 @@ async fn a_lease_pays_under_its_own_quota_only() {
         assert_eq!(decision.limit(), limit);
         admitted += u64::from(decision.is_allowed());
     }
-    // What is leased is charged: never more than the greater quota. What lies in leases is refunded when they end.
+    // Leased units are charged, and never exceed the greater quota. Unspent units are refunded when their leases end.
     assert!((60..=100).contains(&admitted), "{admitted}");
     tokio::time::sleep(Duration::from_millis(400)).await;
     let mut late = 0;
@@ -251,9 +251,9 @@ async fn a_lease_pays_under_its_own_quota_only() {
     assert!(admitted + late <= 100, "{admitted} and {late}");
 }
 
-/// The fallback has counted what Redis admitted, under the quotas of the keys.
+/// The fallback has counted Redis's admissions, under the keys' quotas.
 #[tokio::test]
-async fn the_fallback_decides_under_the_quota_of_the_key() {
+async fn the_fallback_uses_the_keys_quota() {
     let mut server = RedisServer::start();
     let limiter = limiter(&redis(&server), TokenBucket::new(quota(2)));
     assert!(take_quotas(&limiter));
@@ -273,7 +273,7 @@ async fn the_fallback_decides_under_the_quota_of_the_key() {
 }
 
 #[tokio::test]
-async fn a_quota_that_redis_cannot_keep_is_an_error_that_says_so() {
+async fn an_unfit_quota_is_a_clear_error() {
     let server = RedisServer::start();
     let limiter = limiter(&redis(&server), FixedWindow::new(quota(2)));
     let odd = Quota::per(1, Duration::from_nanos(1_500));
@@ -284,9 +284,10 @@ async fn a_quota_that_redis_cannot_keep_is_an_error_that_says_so() {
     assert!(limiter.acquire(&key, 1).await.unwrap().is_allowed());
 }
 
-/// Two policies on one server, charged in one call: the quota of the key is in its part of the call.
+/// Alone, and beside another policy on the same server: one call charges both, and the key's quota is in its part of
+/// the call.
 #[tokio::test]
-async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_another_policy() {
+async fn a_layer_advertises_the_keys_quota() {
     let server = RedisServer::start();
     let redis = redis(&server);
     for is_alone in [true, false] {
@@ -312,10 +313,10 @@ async fn a_layer_decides_and_advertises_the_quota_of_the_key_alone_and_beside_an
     }
 }
 
-/// A process that has seen no quotas of keys finds one on the server, converts the key to the limiter's own, and is not
-/// rejected for the quota that the key had.
+/// A process that has seen no keys with quotas finds one on the server, converts the key to the limiter's own, and is
+/// not rejected by the key's former quota.
 #[tokio::test]
-async fn a_process_without_quotas_converts_a_key_that_has_one() {
+async fn a_process_without_quotas_converts_keys() {
     let server = RedisServer::start();
     let [plans, plain] = [(); 2].map(|()| limiter(&redis(&server), TokenBucket::new(quota(10))));
     assert_eq!(ask(&plans, 1, 7, quota(100)).await.remaining(), 93);
@@ -329,9 +330,10 @@ async fn a_process_without_quotas_converts_a_key_that_has_one() {
     }
 }
 
-/// The customer buys a greater plan while two policies share a call; the second is untouched by the change.
+/// The customer buys a greater plan while two policies share a call. The change keeps the used units, and does not
+/// affect the second policy.
 #[tokio::test]
-async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_was_used() {
+async fn a_peek_shows_the_keys_quota() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let of = |name: &str, limit| RateLimiter::new(TokenBucket::new(quota(limit)), RedisStore::new(&redis, name));
@@ -356,7 +358,7 @@ async fn a_peek_shows_the_quota_of_the_key_and_a_plan_that_changes_keeps_what_wa
 
 /// A text that no script wrote, with a quota behind it: requests fail, and the text stays.
 #[tokio::test]
-async fn a_foreign_text_with_a_quota_is_an_error() {
+async fn a_foreign_text_is_an_error() {
     let server = RedisServer::start();
     let (limiter, mut connection) = (limiter(&redis(&server), TokenBucket::new(quota(10))), server.connection());
     assert!(ask(&limiter, 1, 1, quota(20)).await.is_allowed());

@@ -1,4 +1,4 @@
-//! The permissions that a user of Redis needs.
+//! The permissions that a Redis user needs.
 
 use std::time::Duration;
 
@@ -15,8 +15,7 @@ use crate::support::clients::{PLENTY, at_most, charged, is_decided, key, per_cli
 use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 
-/// The permissions that the documentation names are enough for all that limiters, queues and limits of what is in
-/// flight do.
+/// The documented permissions are enough for everything that limiters, queues and limits on requests in flight do.
 #[tokio::test]
 async fn the_documented_permissions_are_enough() {
     let server = RedisServer::start();

@@ -1,4 +1,4 @@
-//! Redis from several runtimes, none of which delays the calls, or the waiters, of another; and from outside of any.
+//! Redis from several runtimes, which do not delay each other's calls or waiters; and from outside any runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,14 +21,14 @@ use crate::support::timing::{eventually, some_attempt_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A runtime that lives, but does not run: it made the connection, and leads the calls of a key.
+/// A runtime that lives, but does not run: it made the connection, and leads a key's calls.
 struct Blocked {
     release: Arc<AtomicBool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Blocked {
-    /// Runs `begin` on a runtime of its own, then blocks it for as long as this lives.
+    /// Runs `begin` on a separate runtime, then blocks it for as long as this lives.
     fn after<F: Future<Output = T>, T>(begin: impl FnOnce() -> F + Send + 'static) -> Self {
         let release = Arc::new(AtomicBool::new(false));
         let (is_released, (sender, blocked)) = (Arc::clone(&release), std::sync::mpsc::channel());
@@ -69,7 +69,7 @@ async fn a_blocked_runtime_delays_no_other() {
                     leader.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok()
                 })
                 .await;
-                // Another call of that key, and one that follows it, and is never heard of again.
+                // Another call for that key, and one that follows it and never ends.
                 let mut calls = [
                     leader.decide(&Ask::charge(&key("a"), 1)).decided(),
                     leader.decide(&Ask::charge(&key("a"), 1)).decided(),
@@ -104,7 +104,7 @@ async fn a_blocked_runtime_delays_no_other() {
 
 /// The runtime that connected first, and has the first waiter, may be blocked, idle, or gone.
 #[tokio::test]
-async fn turns_in_a_queue_come_on_time_whatever_another_runtime_does() {
+async fn turns_survive_another_runtimes_stall() {
     for case in ["blocked", "idle", "gone", "none"] {
         some_attempt_async("turns come on time", async || turns_come_on_time(case).await).await;
     }
@@ -170,9 +170,9 @@ async fn take_in_the_end(limiter: &Arc<SharedConcurrency<Redis>>, units: u64) ->
     permit.unwrap()
 }
 
-/// The runtime that is blocked has a request whose answer it does not read.
+/// The blocked runtime has a request whose answer it does not read.
 #[tokio::test]
-async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
+async fn renewals_survive_a_blocked_runtime() {
     some_attempt_async("this machine does not stand still for half a lease", async || {
         let lease = SECOND * 2;
         let server = RedisServer::start();
@@ -210,11 +210,11 @@ async fn what_is_in_flight_is_renewed_while_another_runtime_is_blocked() {
     .await;
 }
 
-/// The first of a line is on the runtime that is blocked. A waiter of another runtime asks in its place.
+/// A line's first waiter is on the blocked runtime. A waiter on another runtime asks in its place.
 #[tokio::test]
-async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked() {
+async fn waiters_survive_the_firsts_blocked_runtime() {
     let server = RedisServer::start();
-    // A call of the blocked runtime is given up after this time.
+    // A call on the blocked runtime is given up after this time.
     let open = || Redis::single(server.url()).timeout(SECOND).connect_timeout(PLENTY).open().unwrap();
     some_attempt_async("no call takes a second", async || {
         let limiter = Arc::new(SharedConcurrency::new(open(), "in-flight", 1).max_queue(9).max_wait(PLENTY * 6));
@@ -244,7 +244,7 @@ async fn waiters_for_units_are_served_while_the_runtime_of_the_first_is_blocked(
 
 /// A lease is taken in a task, which cannot be spawned there.
 #[test]
-fn a_leased_key_is_an_error_outside_of_a_runtime() {
+fn leasing_outside_a_runtime_is_an_error() {
     let server = RedisServer::start();
     let redis = Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let store = RedisStore::new(&redis, "p").leasing(100, Duration::from_secs(600)).without_coalescing();

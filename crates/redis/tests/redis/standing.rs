@@ -1,4 +1,4 @@
-//! Bans and debts that processes share, since Redis keeps them with the budgets of the keys.
+//! Bans and debts that processes share, since Redis keeps them with the keys' budgets.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ fn limiter<A: Scripted>(redis: &Redis, name: &str, algorithm: A) -> RateLimiter<
     RateLimiter::new(algorithm, RedisStore::new(redis, name))
 }
 
-/// Ten units a day, of which a request takes as many as its query says; a ban for more than one premature retry.
+/// Ten units a day, with a request's query as its cost; a ban for more than one premature retry.
 fn api(redis: &Redis) -> Policy {
     Policy::new("api", limiter(redis, "api", TokenBucket::new(Quota::per_day(10))))
         .key(User::key())
@@ -65,12 +65,12 @@ fn wait_in(headers: &HeaderMap) -> u64 {
     headers.get("retry-after").map_or(0, |wait| wait.to_str().unwrap().parse().unwrap())
 }
 
-/// Whether a wait is that of a ban which began within the last day.
+/// Whether a wait belongs to a ban which began within the last day.
 fn is_ban(wait: u64) -> bool {
     (6 * 86_400 + 1..=7 * 86_400).contains(&wait)
 }
 
-/// Half of what is there is used. Premature retries of requests for all of it are a ban, which is known on the server
+/// Uses half of the available units. Premature retries of requests for them all are a ban, which is known on the server
 /// then.
 async fn ban(layer: &RateLimitLayer) {
     assert_eq!(wait(layer, 5).await, 0);
@@ -88,9 +88,10 @@ fn calls(server: &RedisServer) -> u64 {
     stat.split(',').find_map(|field| field.strip_prefix("calls=")).map_or(0, |calls| calls.parse().unwrap())
 }
 
-/// Each process banned by its own rejections, and what it had banned passed in the others.
+/// Each process banned by its own rejections, and a key that it had banned passed in the others. Any process can lift
+/// the ban.
 #[tokio::test]
-async fn a_client_that_one_process_bans_is_rejected_by_all_and_reset_by_any() {
+async fn all_processes_reject_a_banned_client() {
     let server = RedisServer::start();
     let process = || RateLimitLayer::new(api(&redis(&server)));
     let (first, second, third) = (process(), process(), process());
@@ -114,8 +115,9 @@ async fn a_client_that_one_process_bans_is_rejected_by_all_and_reset_by_any() {
     }
 }
 
+/// It rejects requests with several limits, too.
 #[tokio::test]
-async fn a_ban_rejects_requests_of_several_limits_and_free_retries() {
+async fn a_ban_rejects_free_retries_too() {
     let server = RedisServer::start();
     let redis = redis(&server);
     ban(&RateLimitLayer::new(api(&redis))).await;
@@ -137,7 +139,7 @@ async fn a_ban_rejects_requests_of_several_limits_and_free_retries() {
 
 /// A process that has made a ban, or has seen it, rejects by it while Redis is out of reach.
 #[tokio::test]
-async fn bans_that_a_process_knows_outlast_an_outage() {
+async fn known_bans_outlast_an_outage() {
     let mut server = RedisServer::start();
     let process = || RateLimitLayer::new(api(&redis(&server)).on_failure(FailureMode::Allow));
     let (first, second, third) = (process(), process(), process());
@@ -146,12 +148,12 @@ async fn bans_that_a_process_knows_outlast_an_outage() {
     server.kill();
     assert_eq!(wait(&third, 1).await, 0, "it has not heard of it");
     for layer in [&first, &second] {
-        // What it has read of the server is forgotten after a minute; the ban is not.
+        // A state that it has read from the server is forgotten after a minute; the ban is not.
         assert!(is_ban(wait(layer, 1).await));
     }
 }
 
-/// Sends a request that turns out to cost so much.
+/// Sends a request that turns out to have this cost.
 async fn settle(layer: &RateLimitLayer, cost: u64) -> (StatusCode, HeaderMap) {
     settle_with(layer, cost, Arc::new(Barrier::new(1))).await
 }
@@ -175,9 +177,9 @@ fn owing<A: Scripted>(redis: &Redis, algorithm: A) -> RateLimitLayer {
     RateLimitLayer::new(Policy::new("units", units).key(User::key()).settle_by_handler().owe_shortfalls())
 }
 
-/// Of 25 units, the bucket has ten. A process knew nothing of what was owed in another.
+/// The bucket has ten units, and the request costs 25. A process did not know about another one's debts.
 #[tokio::test]
-async fn a_debt_that_one_process_makes_is_paid_in_all() {
+async fn one_processs_debt_is_paid_in_all() {
     let server = RedisServer::start();
     let layer = || owing(&redis(&server), TokenBucket::new(Quota::per_day(10)));
     let (first, second) = (layer(), layer());
@@ -211,7 +213,7 @@ async fn debts_of_windows_add_up_over_processes() {
             assert_eq!(status, 200);
         }
         let peek = async || layers[0].handle().peek("units", &alice()).await.unwrap().decision().reset_after();
-        // Of 70 units, ten fit into the present window, and ten into each after it.
+        // The debt is 70 units: ten fit into the present window, and ten into each after it.
         eventually("all is owed", async || peek().await > 6 * DAY).await;
         assert!(peek().await <= 9 * DAY);
     }
@@ -219,9 +221,9 @@ async fn debts_of_windows_add_up_over_processes() {
     check(SlidingWindow::new(Quota::per_day(10))).await;
 }
 
-/// A process that cannot tell the server what is owed keeps it itself.
+/// If a process cannot report a debt to the server, it keeps the debt itself.
 #[tokio::test]
-async fn what_is_owed_in_an_outage_is_owed_to_this_process() {
+async fn an_outages_debt_stays_in_this_process() {
     let mut server = RedisServer::start();
     let units = limiter(&redis(&server), "units", TokenBucket::new(Quota::per_day(10)));
     let policy = Policy::new("units", units).key(User::key()).settle_by_handler().owe_shortfalls();
@@ -240,7 +242,7 @@ async fn what_is_owed_in_an_outage_is_owed_to_this_process() {
     eventually("it is owed here", async || respond(&layer, request(1)).await.0 == 429).await;
 }
 
-/// A ban of a week, then of two weeks: the second process repeats what the first one began.
+/// A one-week ban, then a two-week ban: the second process repeats the first one's ban.
 #[tokio::test]
 async fn processes_count_bans_together() {
     let server = RedisServer::start();
@@ -265,7 +267,7 @@ async fn processes_count_bans_together() {
     eventually("it is banned", async || ban_of(&second).await == 7).await;
     let names = || server.run::<Vec<String>>(&["KEYS", "*:api:x"]);
     let [bans] = &names()[..] else { panic!("{:?}", names()) };
-    // The ban is over, and not forgotten: its deadline on the server is that of the bans, and the key owes its unit.
+    // The ban is over, and not forgotten: its deadline on the server is the bans', and the key owes its unit.
     let times: String = server.run(&["GET", bans]);
     assert!(times.starts_with("1:"), "{times}");
     let left: u64 = server.run(&["PTTL", bans]);

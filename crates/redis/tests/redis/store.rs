@@ -16,7 +16,7 @@ use crate::support::clients::PLENTY;
 use crate::support::redis::RedisServer;
 use crate::support::timing::eventually;
 
-/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
+/// Connects as another process would, with separate connections. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
@@ -33,7 +33,7 @@ async fn ask(limiter: &(impl Limiter + ?Sized), key: &str, cost: u64) -> Decisio
     limiter.decide(&Ask::charge(&PartitionKey::from(key), cost)).decided().await.unwrap()
 }
 
-/// Returns how many scripts the server ran, of any kind.
+/// Returns how many scripts the server ran.
 fn calls(server: &RedisServer) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut server.connection()).unwrap();
     let of = |command: &str| {
@@ -50,7 +50,7 @@ fn verified(since: Instant) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn eight_processes_admit_exactly_the_limit_together() {
+async fn eight_processes_admit_exactly_the_limit() {
     async fn admitted<A: Scripted + Copy>(algorithm: A) -> usize {
         let server = RedisServer::start();
         let asking: Vec<_> = (0..8)
@@ -69,14 +69,14 @@ async fn eight_processes_admit_exactly_the_limit_together() {
         }
         admitted
     }
-    // Periods so long that nothing is earned meanwhile.
+    // The periods are long, so that nothing is earned meanwhile.
     assert_eq!(admitted(TokenBucket::new(Quota::per_day(777))).await, 777);
     assert_eq!(admitted(SlidingWindow::new(Quota::per(777, Duration::from_secs(100 * 86_400)))).await, 777);
     assert_eq!(admitted(FixedWindow::new(Quota::per(777, Duration::from_secs(100 * 86_400)))).await, 777);
 }
 
 #[tokio::test]
-async fn what_one_process_spends_the_other_sees() {
+async fn all_processes_see_spent_units() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_hour(10));
     let [here, there] = [limiter(&redis(&server), bucket), limiter(&redis(&server), bucket)];
@@ -89,8 +89,9 @@ async fn what_one_process_spends_the_other_sees() {
     assert_eq!(ask(&here, "b", 1).await.remaining(), 9);
 }
 
+/// It charges nothing.
 #[tokio::test]
-async fn a_peek_answers_as_a_charge_would_and_charges_nothing() {
+async fn a_peek_answers_like_a_charge() {
     let server = RedisServer::start();
     let (redis, quota) = (redis(&server), Quota::per_hour(10));
     let limiters: [Box<dyn Limiter>; 3] = [
@@ -110,10 +111,10 @@ async fn a_peek_answers_as_a_charge_would_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn a_flood_of_rejections_does_not_reach_the_server() {
+async fn a_flood_does_not_reach_the_server() {
     let server = RedisServer::start();
     let limiter = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(1))));
-    // The first call of all finds that the server has not got the script.
+    // The very first call finds that the server does not have the script.
     let _ = ask(&*limiter, "another", 1).await;
     let (before, began) = (calls(&server), Instant::now());
     let flood = (0..2_000).map(|_| ask(&*limiter, "a", 1));
@@ -137,7 +138,7 @@ async fn concurrent_requests_share_a_call() {
     let before = calls(&server);
     let decisions = futures_util::future::join_all((0..1_000).map(|_| ask(&*limiter, "a", 1))).await;
     assert!(decisions.iter().all(Decision::is_allowed));
-    // Each gets numbers of its own, in the order of arrival.
+    // Each gets different numbers, in the order of arrival.
     let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
     remaining.dedup();
     assert_eq!(remaining, (9_000..10_000).rev().collect::<Vec<_>>());
@@ -150,12 +151,13 @@ async fn concurrent_requests_share_a_call() {
     let mut remaining: Vec<_> = decisions.iter().map(Decision::remaining).collect();
     remaining.sort_unstable();
     assert_eq!(remaining, (9_900..10_000).collect::<Vec<_>>());
-    // One by itself, and the others in bundles with what else there is.
+    // One by itself, and the others in bundles with other requests.
     assert_eq!(calls(&server) - before, 1 + 4);
 }
 
+/// They leave few units idle.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle() {
+async fn processes_with_leases_never_exceed_the_limit() {
     const LIMIT: u64 = 1_000;
     const MOST: u32 = 10;
     let server = RedisServer::start();
@@ -192,7 +194,7 @@ async fn four_processes_with_leases_never_exceed_the_limit_and_leave_little_idle
 }
 
 #[tokio::test]
-async fn what_is_left_of_a_lease_is_refunded() {
+async fn a_leases_rest_is_refunded() {
     let server = RedisServer::start();
     let bucket = TokenBucket::new(Quota::per_day(1_000));
     let lifetime = Duration::from_millis(500);
@@ -201,7 +203,7 @@ async fn what_is_left_of_a_lease_is_refunded() {
     let plain = RateLimiter::new(bucket, RedisStore::new(&redis(&server), "test"));
     let mut asked = 0;
     while ask(&plain, "a", 0).await.remaining() + asked + 50 > 1_000 {
-        // Until fifty are leased beyond what was needed. A slow machine may start again on the way.
+        // Until fifty are leased beyond the demand. A slow machine may start again on the way.
         assert!(ask(&leasing, "a", 1).await.is_allowed());
         asked += 1;
         assert!(asked < 800, "nothing was leased");
@@ -281,8 +283,9 @@ fn numbers(response: &Response<()>) -> Vec<(String, bool, u64)> {
     verdict.policies().iter().map(number).collect()
 }
 
+/// All are charged or none.
 #[tokio::test]
-async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
+async fn one_call_decides_on_several_policies() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let three = FixedWindow::new(Quota::per(3, Duration::from_secs(100 * 86_400)));
@@ -319,7 +322,7 @@ async fn policies_on_one_server_are_decided_in_one_call_all_or_none() {
 }
 
 #[tokio::test]
-async fn two_policies_that_share_a_budget_are_both_charged() {
+async fn policies_sharing_a_budget_both_charge() {
     let server = RedisServer::start();
     let shared = Arc::new(limiter(&redis(&server), TokenBucket::new(Quota::per_hour(10))));
     let layer = RateLimitLayer::builder([Policy::new("one", Arc::clone(&shared)), Policy::new("two", shared)])
@@ -330,7 +333,7 @@ async fn two_policies_that_share_a_budget_are_both_charged() {
 }
 
 #[tokio::test]
-async fn a_charge_is_refunded_if_a_policy_on_another_server_rejects() {
+async fn another_servers_rejection_refunds_the_charge() {
     let (server, other) = (RedisServer::start(), RedisServer::start());
     let (redis, there) = (redis(&server), redis(&other));
     let hour = TokenBucket::new(Quota::per_hour(100));
@@ -350,8 +353,9 @@ async fn a_charge_is_refunded_if_a_policy_on_another_server_rejects() {
     eventually("the charge is refunded", async || ask(&here, "b", 0).await.remaining() == 100).await;
 }
 
+/// So do resets.
 #[tokio::test]
-async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
+async fn up_to_charges_reach_the_server() {
     let server = RedisServer::start();
     let (here, there, third) = (redis(&server), redis(&server), redis(&server));
     let quota = Quota::per_hour(10);
@@ -364,7 +368,7 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     let key = PartitionKey::from("a");
     for [limiter, elsewhere, third] in &processes {
         assert_eq!(ask(&**limiter, "a", 3).await.remaining(), 7);
-        // More than is left: what is left is charged.
+        // The cost is more than is left, so the rest is charged.
         let _ = limiter.decide(&Ask::charge(&key, 20).to(Mode::UpTo));
         let mut asked = Instant::now();
         eventually("it is charged", async || {
@@ -375,7 +379,7 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
         assert!(!ask(&**limiter, "a", 1).await.is_allowed() && !ask(&**elsewhere, "a", 1).await.is_allowed());
         let decision = limiter.decide(&Ask::reset(&key)).decided().await.unwrap();
         assert_eq!((decision.is_allowed(), decision.remaining()), (true, 10));
-        // The negative cache of this process is cleared, too.
+        // This process's negative cache is cleared, too.
         assert_eq!(ask(&**limiter, "a", 1).await.remaining(), 9);
         assert_eq!(ask(&**third, "a", 1).await.remaining(), 8);
         // Other processes keep their cached rejections until they verify them, half a second later.
@@ -384,7 +388,7 @@ async fn charges_up_to_what_is_left_and_resets_reach_the_server() {
     }
 }
 
-/// A client has used up ten per hour, and gets a thousand. Each heir knows the quotas of its predecessors.
+/// A client has used up ten per hour, and gets a thousand. Each heir knows its predecessors' quotas.
 #[tokio::test]
 async fn a_raised_limit_leaves_used_units() {
     let server = RedisServer::start();
@@ -403,7 +407,7 @@ async fn a_raised_limit_leaves_used_units() {
     assert!(peek.is_allowed(), "{peek:?}");
     // At that rate, a unit is restored in 3.6 seconds.
     assert!(ask(&thousand, "a", 990).await.is_allowed());
-    // The state of the other key is read by the quota before last.
+    // The other key's state is read by the quota before last.
     let hundred = heir_of(100, &thousand);
     assert!(ask(&hundred, "b", 97).await.is_allowed() && !ask(&hundred, "b", 1).await.is_allowed());
     // Redis keeps a state as an integer.
@@ -413,9 +417,9 @@ async fn a_raised_limit_leaves_used_units() {
     }
 }
 
-/// Limiters that know nothing of each other, such as a process before a restart and after it.
+/// Limiters that do not know each other, such as a process before a restart and after it.
 #[tokio::test]
-async fn a_quota_may_change_under_the_same_name() {
+async fn a_quota_may_change_under_one_name() {
     let server = RedisServer::start();
     let hour = |limit, burst| TokenBucket::new(Quota::per_hour(limit).burst(burst));
     let third = |bucket| limiter(&redis(&server), bucket);
@@ -436,7 +440,7 @@ async fn a_quota_may_change_under_the_same_name() {
 }
 
 #[tokio::test]
-async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
+async fn a_running_layer_changes_its_budgets() {
     let server = RedisServer::start();
     let (here, there) = (redis(&server), redis(&server));
     let hour = |limit| Quota::per_hour(limit);
@@ -446,19 +450,19 @@ async fn a_layer_whose_budgets_are_on_the_server_changes_while_it_runs() {
     }
     assert_eq!(send(&layer, "a").await.status(), 429);
     let limits = layer.handle();
-    // The other of the two names of a bucket inherits from it.
+    // The other of the bucket's two names inherits from it.
     let replaced = limits.replace(policy(&here, "a", TokenBucket::new(hour(3_600).burst(10)))).unwrap();
     assert_eq!(replaced.not_inherited(), [""; 0]);
     let rejected = send(&layer, "a").await;
     assert_eq!((rejected.status().as_u16(), rejected.headers()["retry-after"].to_str().unwrap()), (429, "1"));
-    // Another connection may be to another server, and a window is none.
+    // Another connection may lead to another server, and a window cannot inherit from a bucket.
     for other in [policy(&there, "a", TokenBucket::new(hour(10))), policy(&there, "a", FixedWindow::new(hour(10)))] {
         assert_eq!(limits.replace(other).unwrap().not_inherited(), ["a"]);
     }
 }
 
 #[tokio::test]
-async fn the_fallback_is_warm_when_the_server_dies() {
+async fn the_fallback_is_warm_during_outages() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let bucket = TokenBucket::new(Quota::per_hour(10));
@@ -483,7 +487,7 @@ async fn the_fallback_is_warm_when_the_server_dies() {
 }
 
 #[tokio::test]
-async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
+async fn redis_keeps_one_script_per_algorithm() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let bucket = limiter(&redis, TokenBucket::new(Quota::per_hour(100)));
@@ -496,7 +500,7 @@ async fn the_server_keeps_as_many_scripts_as_there_are_algorithms() {
 
 #[test]
 #[should_panic(expected = "microsecond")]
-fn a_quota_that_a_server_cannot_keep_panics_at_once() {
+fn an_unfit_quota_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _limiter = limiter(&redis, FixedWindow::new(Quota::per(1, Duration::from_nanos(1_500))));
 }

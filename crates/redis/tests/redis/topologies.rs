@@ -1,4 +1,4 @@
-//! Several servers, and several processes: what clients of a layer see while primaries die and others take over.
+//! Several servers and several processes: a layer's behaviour towards clients while primaries die and others take over.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ fn patient(builder: RedisBuilder) -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
 
-/// The keys of one client are in one slot, and that of all clients is in another.
+/// One client's keys are in one slot, and the key of all clients is in another.
 #[tokio::test]
-async fn policies_in_different_slots_are_charged_all_or_none() {
+async fn different_slots_charge_all_or_none() {
     let cluster = RedisCluster::start(3, 0);
     let redis = patient(Redis::cluster(cluster.urls()));
     let layer = RateLimitLayer::builder([
@@ -52,7 +52,7 @@ async fn policies_in_different_slots_are_charged_all_or_none() {
         }
         admitted
     };
-    // Six times eight are more than thirty: rejected by the client's own limit, or by that of all.
+    // Six times eight are more than thirty: rejected by the client's own limit, or by the limit for all clients.
     let admitted = join_all(clients.iter().map(|client| ask(client))).await;
     assert_eq!(admitted.iter().sum::<u64>(), 30, "{admitted:?}");
     // Charges of rejected requests are refunded in the background.
@@ -66,9 +66,9 @@ async fn policies_in_different_slots_are_charged_all_or_none() {
     assert_eq!(all.decide(&Ask::charge(&PartitionKey::SHARED, 0)).decided().await.unwrap().remaining(), 0);
 }
 
-/// However many nodes a request needs, it waits for one timeout.
+/// A request that needs many nodes waits for one timeout, too.
 #[tokio::test]
-async fn a_cluster_that_is_stopped_costs_one_timeout() {
+async fn a_stopped_cluster_costs_one_timeout() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     let cluster = RedisCluster::start(3, 0);
     for node in &cluster.nodes {
@@ -96,7 +96,7 @@ async fn a_cluster_that_is_stopped_costs_one_timeout() {
 
 /// A primary dies under load. The fallback decides on its keys only, until its replica has taken over.
 #[tokio::test]
-async fn when_a_node_of_a_cluster_dies_the_others_continue() {
+async fn a_dead_nodes_cluster_continues() {
     let (log, _guard) = Log::start();
     let mut cluster = RedisCluster::start(3, 1);
     for node in &cluster.nodes {
@@ -142,9 +142,9 @@ async fn when_a_node_of_a_cluster_dies_the_others_continue() {
     assert!(charged(&redis, "p", at_most(60), "client 0").await >= 1, "the replica had heard of it");
 }
 
-/// What was not replicated is admitted again, once, and nothing else.
+/// Charges that were not replicated are admitted again, once, and nothing else.
 #[tokio::test]
-async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
+async fn a_promotion_forgets_only_unreplicated_charges() {
     let mut primary = RedisServer::start();
     let replication = Proxy::to(primary.address());
     let replica = RedisServer::replica_of(replication.address(), &[]);
@@ -171,7 +171,7 @@ async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
     replication.set(Mode::BlackHole);
     assert_eq!(admitted(15).await, 15);
     primary.kill();
-    // Without a primary, each fallback knows what its own process was granted: 23 and 22 of 50.
+    // Without a primary, each fallback knows its own process's grants: 23 and 22 of 50.
     let while_away = admitted(20).await;
     assert_eq!(while_away, 20);
     replica.run::<()>(&["REPLICAOF", "NO", "ONE"]);
@@ -185,7 +185,7 @@ async fn a_promotion_forgets_no_more_than_what_was_not_replicated() {
 
 /// A probe answers as soon as the server does, and says within the timeout that it does not.
 #[tokio::test]
-async fn a_ping_fails_while_any_primary_is_out_of_reach() {
+async fn a_ping_needs_all_primaries() {
     let cluster = RedisCluster::start(2, 0);
     let single = RedisServer::start();
     let open = |builder: RedisBuilder| builder.timeout(Duration::from_millis(500)).open().unwrap();
@@ -200,14 +200,14 @@ async fn a_ping_fails_while_any_primary_is_out_of_reach() {
     }
 }
 
-/// Policies whose keys lie in different slots, on a cluster of one node that is named as a single server.
+/// Policies whose keys lie in different slots, on a cluster with one node that is named as a single server.
 #[tokio::test]
-async fn one_node_of_a_cluster_may_be_named_as_a_single_server() {
+async fn a_one_node_cluster_may_be_single() {
     let cluster = RedisCluster::start(1, 0);
     let redis = patient(Redis::single(cluster.nodes[0].url()));
     let all = Policy::new("all", RateLimiter::new(at_most(3), RedisStore::new(&redis, "all")));
     let layer = RateLimitLayer::builder([per_client(&redis, "p", at_most(100)), all]).verdict().build();
-    // What is shared by all is rejected with 503.
+    // The shared policy rejects with 503.
     for status in [200, 200, 200, 503] {
         let response = send(&layer, "a").await;
         assert!(response.status() == status && is_decided(&response), "{response:?}");
@@ -215,9 +215,9 @@ async fn one_node_of_a_cluster_may_be_named_as_a_single_server() {
     eventually("it is refunded", async || charged(&redis, "p", at_most(100), "a").await == 3).await;
 }
 
-/// A request of two policies while the slot of its keys moves: one key exists already, the other does not.
+/// Two policies decide on a request while their keys' slot moves: one key exists already, the other does not.
 #[tokio::test]
-async fn two_policies_are_decided_while_their_slot_moves() {
+async fn two_policies_survive_a_moving_slot() {
     let cluster = RedisCluster::start(2, 0);
     let redis = patient(Redis::cluster(cluster.urls()));
     let first = RateLimitLayer::builder(per_client(&redis, "p", at_most(100))).verdict().build();
@@ -240,7 +240,7 @@ async fn two_policies_are_decided_while_their_slot_moves() {
 
 /// A unit that one process refunded is not rejected by another for long.
 #[tokio::test]
-async fn a_refund_of_another_process_is_noticed_within_seconds() {
+async fn another_processs_refund_is_soon_noticed() {
     let server = RedisServer::start();
     let process = || RateLimiter::new(at_most(5), RedisStore::new(&patient(Redis::single(server.url())), "p"));
     let (here, there) = (process(), process());

@@ -27,13 +27,13 @@ use crate::support::timing::eventually;
 /// Ten terabytes.
 const LIMIT: u64 = 10_000_000_000_000;
 
-/// What a download is charged before it is known how much it is.
+/// The initial charge for a download of unknown size.
 const ESTIMATE: u64 = 20_000;
 
-/// Downloads, each larger than 32 bits hold but two. What they leave is one byte less than the estimate of one more.
+/// Downloads. All but two are larger than 32 bits hold. They leave one byte less than the estimate for one more.
 const DOWNLOADS: [u64; 6] = [3_000_000_000_017, 2_500_000_000_001, 7, 4_294_967_296, 0, 4_495_705_012_680];
 
-/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
+/// Connects as another process would, with separate connections. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
@@ -55,14 +55,14 @@ impl Buf for Zeros {
     }
 }
 
-/// The text of a rejection.
+/// A rejection's text.
 impl From<Bytes> for Zeros {
     fn from(text: Bytes) -> Self {
         Self(text.len().try_into().unwrap())
     }
 }
 
-/// A body of so many bytes, in frames of up to two gigabytes.
+/// A body with this number of bytes, in frames up to two gigabytes.
 struct Download(u64);
 
 impl Body for Download {
@@ -99,7 +99,7 @@ async fn left(layer: &RateLimitLayer) -> u64 {
     layer.handle().peek("month", &PartitionKey::SHARED).await.unwrap().decision().remaining()
 }
 
-/// Each byte is counted once, whichever process has sent it, and the other one sees it.
+/// Each byte is counted once, in either process, and the other one sees it.
 async fn windows_count_to_the_byte<A: Scripted>(algorithm: A) {
     let server = RedisServer::start();
     let layers = processes(&server, &algorithm);
@@ -123,25 +123,25 @@ async fn windows_count_to_the_byte<A: Scripted>(algorithm: A) {
 }
 
 #[tokio::test]
-async fn a_month_of_ten_terabytes_is_counted_to_the_byte_by_two_processes() {
+async fn windows_of_terabytes_count_to_the_byte() {
     let month = Quota::per(LIMIT, Duration::from_secs(30 * 86_400));
     windows_count_to_the_byte(FixedWindow::new(month)).await;
     windows_count_to_the_byte(SlidingWindow::new(month)).await;
     windows_count_to_the_byte(monthly(LIMIT)).await;
 }
 
-/// When the one key of a server will be paid for: in parts of a microsecond, of which it has 625, and a byte costs 162.
+/// When the server's only key will be paid for, in 1/625 microseconds; a byte costs 162 of them.
 fn paid_for(server: &RedisServer) -> u64 {
     let keys: Vec<String> = server.run(&["KEYS", "sluice:*:month:b"]);
     let state: String = server.run(&["GET", &keys[0]]);
     let (micros, parts) = state.strip_prefix('-').unwrap().split_once('+').unwrap_or((&state[1..], "0"));
-    // Behind the mark of its rate.
+    // Behind its rate's mark.
     micros[3..].parse::<u64>().unwrap() * 625 + parts.parse::<u64>().unwrap()
 }
 
-/// A bucket restores 3.9 MB in each second; but each byte moves the time at which all is paid by as much as any other.
+/// A bucket restores 3.9 MB in each second, but each byte moves the payment time by the same amount.
 #[tokio::test]
-async fn a_bucket_of_ten_terabytes_is_charged_to_the_byte_by_two_processes() {
+async fn buckets_of_terabytes_charge_to_the_byte() {
     let server = RedisServer::start();
     let layers = processes(&server, &TokenBucket::new(Quota::per(LIMIT, Duration::from_secs(30 * 86_400))));
     let began = Instant::now();
@@ -159,9 +159,9 @@ async fn a_bucket_of_ten_terabytes_is_charged_to_the_byte_by_two_processes() {
     }
 }
 
-/// A billion of units per millisecond: each request costs more than 32 bits hold.
+/// A billion units per millisecond: each request costs more than 32 bits hold.
 #[tokio::test]
-async fn a_queue_spaces_requests_that_cost_more_than_32_bits_hold() {
+async fn a_queue_spaces_wide_requests() {
     let server = RedisServer::start();
     let quota = Quota::per_second(1_000_000_000_000);
     let queues = [(); 2].map(|()| {
@@ -180,20 +180,20 @@ async fn a_queue_spaces_requests_that_cost_more_than_32_bits_hold() {
         assert!(decision.is_allowed());
         assert!(decision.delay() <= wait && decision.delay() + elapsed >= wait, "{decision:?}");
     }
-    // What is returned is taken by the next request for which it is wide enough.
+    // A returned reservation is taken by the next request for which it is wide enough.
     queues[1].refund(&Ask::charge(&key, 100_000_000_000_000), second.receipt(), 100_000_000_000_000);
     eventually("the reservation is returned", async || {
         let again = reserve(&queues[0], 99_999_999_999_999).await;
         again.delay() <= Duration::from_secs(60)
     })
     .await;
-    // 300 seconds of the rate and the first unit are the most that ever passes.
+    // At the most, the first unit and the units of 300 seconds at the rate pass.
     assert_eq!(queues[0].describe().max_cost(), Some(300_000_000_000_001));
     assert_eq!(reserve(&queues[1], 300_000_000_000_002).await.retry_after(), None);
 }
 
 #[tokio::test]
-async fn bytes_in_flight_are_counted_by_two_processes() {
+async fn two_processes_count_bytes_in_flight() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| SharedConcurrency::new(redis(&server), "bytes", LIMIT));
     let key = PartitionKey::from("a");
@@ -216,9 +216,9 @@ async fn bytes_in_flight_are_counted_by_two_processes() {
     );
 }
 
-/// What no server can keep is a panic of the constructor that names the bound and the cure.
+/// If no server can keep a quota, its constructor panics, and names the bound and the cure.
 #[tokio::test]
-async fn quotas_that_do_not_fit_are_refused_with_the_cure() {
+async fn unfit_quotas_name_the_cure() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let fine = Quota::per(Quota::MAX_UNITS, Duration::from_nanos(1_000_000_001));
     let message = "Redis has the time in microseconds, and this quota is exact only in 999999999999999000 parts of one, \
@@ -232,7 +232,7 @@ async fn quotas_that_do_not_fit_are_refused_with_the_cure() {
     assert_eq!(refusal(&|| drop(SharedQueue::new(redis.clone(), "b", fine))), message);
     let error = SharedQueue::check_fit(&redis, &fine, 1, Duration::from_secs(1)).unwrap_err();
     assert_eq!(error.to_string(), message);
-    // As many units in whole microseconds are fine, and so are 10^15 per day.
+    // Whole microseconds are fine with these units, and so are 10^15 per day.
     let whole = Quota::per(Quota::MAX_UNITS, Duration::from_micros(1_000_001));
     for quota in [whole, Quota::per_day(Quota::MAX_UNITS)] {
         TokenBucket::new(quota).fits().unwrap();

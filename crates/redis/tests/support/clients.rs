@@ -13,7 +13,7 @@ use tower_sluice_redis::{Redis, RedisStore, Scripted};
 
 use super::timing::eventually;
 
-/// A timeout that no call misses, however busy the machine is.
+/// A timeout that no call misses, even on a busy machine.
 pub const PLENTY: Duration = Duration::from_secs(10);
 
 pub fn per_client<A: Scripted>(redis: &Redis, name: &'static str, algorithm: A) -> Policy {
@@ -29,7 +29,7 @@ pub fn at_most(limit: u64) -> TokenBucket {
     TokenBucket::new(Quota::per(limit, Duration::from_secs(10_000 * limit)))
 }
 
-/// A window of 100 days, so that it hardly ever ends during a test.
+/// A 100-day window, so that it hardly ever ends during a test.
 pub fn at_most_in_window(limit: u64) -> FixedWindow {
     FixedWindow::new(Quota::per(limit, Duration::from_secs(100 * 86_400)))
 }
@@ -49,7 +49,7 @@ pub fn is_fallback(response: &Response<()>) -> bool {
 
 /// Whether the store decided.
 pub fn is_decided(response: &Response<()>) -> bool {
-    // A 503 for lack of a decision has no `X-Rate-Limited-For`.
+    // A 503 without a decision has no `X-Rate-Limited-For`.
     !is_fallback(response) && (response.status() == 200 || response.headers().contains_key("x-rate-limited-for"))
 }
 
@@ -65,7 +65,7 @@ pub async fn charged<A: Scripted>(redis: &Redis, name: &str, algorithm: A, clien
     decision.limit() - decision.remaining()
 }
 
-/// The partition key of a client.
+/// A client's partition key.
 pub fn key(client: &str) -> PartitionKey {
     PartitionKey::from(client)
 }

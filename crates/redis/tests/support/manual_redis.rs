@@ -1,7 +1,7 @@
 //! A Redis server whose scripts run by a clock that the test sets.
 //!
-//! A server's clock cannot be set. So the sources of the scripts differ in one place: instead of calling `TIME`, they
-//! read two keys.
+//! A server's clock cannot be set. So the scripts' sources differ in one place: instead of calling `TIME`, they read
+//! two keys.
 
 use ::redis::{Cmd, Connection, cmd};
 
@@ -16,7 +16,7 @@ pub(crate) struct ManualRedis {
     _server: RedisServer,
 }
 
-/// The hashes of a script that the server has cached.
+/// A script's hashes, which the server has cached.
 pub(crate) struct Loaded {
     /// As it is.
     pub(crate) unchanged: String,
@@ -30,7 +30,7 @@ impl ManualRedis {
         Self { connection: server.connection(), _server: server }
     }
 
-    /// Has the server compile and cache a script, as it is and with the other clock.
+    /// Lets the server compile and cache a script, as it is and with the other clock.
     pub(crate) fn load(&mut self, source: &str) -> Loaded {
         let parts: Vec<_> = source.split("call('TIME')").collect();
         assert!(parts.len() <= 2, "this asks for the time more than once: {source}");
@@ -41,7 +41,7 @@ impl ManualRedis {
     }
 }
 
-/// Makes the command that sets the time of the scripts which run from now on.
+/// Makes the command that sets the time for the scripts which run from now on.
 pub(crate) fn time(micros: u64) -> Cmd {
     let mut command = cmd("MSET");
     command.arg("seconds").arg(micros / 1_000_000).arg("micros").arg(micros % 1_000_000);

@@ -1,4 +1,4 @@
-//! Helpers of the tests in this folder.
+//! Helpers for the tests in this folder.
 #![allow(dead_code, unreachable_pub)]
 
 #[path = "../../../../tests/support/cases.rs"]

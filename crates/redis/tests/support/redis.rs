@@ -1,4 +1,4 @@
-//! Redis servers of our own: on free ports of the loopback, each in a folder of its own, stopped when dropped.
+//! Redis servers for tests: on free loopback ports, each in a separate folder, stopped when dropped.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -38,7 +38,7 @@ impl RedisServer {
         server
     }
 
-    /// A replica of `primary`, with what it has already.
+    /// A replica of `primary`, with the data that it has already.
     pub fn replica_of(primary: SocketAddr, settings: &[&str]) -> Self {
         let port = primary.port().to_string();
         let replica = Self::with(&[&["--replicaof", "127.0.0.1", &port][..], settings].concat());
@@ -55,7 +55,7 @@ impl RedisServer {
              sentinel down-after-milliseconds {name} 500\nsentinel failover-timeout {name} 3000\n",
             primary.port()
         );
-        // It writes what it learns into its configuration.
+        // A sentinel writes its observations into its configuration.
         fs::write(folder.join("sentinel.conf"), text).expect("a configuration");
         let settings = vec!["sentinel.conf".to_owned(), "--sentinel".to_owned()];
         let environment = Vec::new();
@@ -94,7 +94,7 @@ impl RedisServer {
         cmd.query(&mut connection)
     }
 
-    /// How many scripts the server ran. The first call of a script is made twice: the server does not know its hash.
+    /// How many scripts the server ran. A script's first call is made twice, because the server does not know its hash.
     pub fn runs(&self) -> u64 {
         let number = |command: &str, field: &str| {
             let stats = self.info(&format!("cmdstat_{command}"));
@@ -104,7 +104,8 @@ impl RedisServer {
         number("evalsha", "calls") - number("evalsha", "failed_calls") + number("eval", "calls")
     }
 
-    /// A field of `INFO`. Asked again if the connection is lost: a server whose role changes closes all.
+    /// A field in `INFO`. Asked again if the connection is lost, because a server whose role changes closes all
+    /// connections.
     pub fn info(&self, field: &str) -> String {
         let ask = || self.try_run::<String>(&["INFO", "all"]);
         let text = ask().or_else(|_| ask()).unwrap_or_else(|error| panic!("INFO: {error}"));
@@ -119,7 +120,7 @@ impl RedisServer {
     }
 
     pub fn kill(&mut self) {
-        // One that was stopped (SIGSTOP) dies of this, too.
+        // A stopped server (SIGSTOP) dies from this, too.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

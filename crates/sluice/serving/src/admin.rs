@@ -1,4 +1,4 @@
-//! `--admin`: the admin service on an address of its own, and its guard.
+//! `--admin`: the admin service on a separate address, and its guard.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,18 +18,18 @@ use tower_sluice_admin::Admin;
 
 const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 
-/// The address of the admin service, and its token.
+/// The admin service's address and token.
 #[derive(Clone)]
 pub struct Settings {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Its owner may do everything. Without a token, every client that reaches the address may.
+    /// Whoever has it may do everything. Without a token, every client that reaches the address may.
     token: Option<Arc<str>>,
 }
 
 impl Settings {
-    /// Reads the address from the arguments, and the token from the environment, which other users of the machine do
-    /// not see.
+    /// Reads the address from the arguments, and the token from the environment, because other users on the machine
+    /// cannot see that.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Settings {
         }
     }
 
-    /// Makes the router of these layers.
+    /// Makes the router for these layers.
     pub fn router(&self, layers: impl Into<Admin>) -> Router {
         let router = tower_sluice_admin::router(layers);
         let Some(token) = self.token.clone() else { return router };
@@ -64,7 +64,8 @@ impl Settings {
 #[derive(Clone)]
 struct Guard {
     token: Arc<str>,
-    /// Counts wrong tokens by address. A right one never comes here, so nobody's guesses lock its owner out.
+    /// Counts wrong tokens by address. A request with the right token is never counted, so guessing cannot lock its
+    /// owner out.
     wrong: Router,
 }
 
@@ -73,7 +74,7 @@ async fn only_with_token(State(guard): State<Guard>, request: Request, next: Nex
     if has_token(fields, &guard.token) {
         return next.run(request).await;
     }
-    // No guess: a browser sends no password before it is asked for one.
+    // Not a guess: a browser sends no password before it is asked for one.
     if !fields.contains_key(header::AUTHORIZATION) {
         return ask_for_token().await.into_response();
     }

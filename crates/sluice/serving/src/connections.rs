@@ -22,18 +22,18 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 
-/// The timeout for the head of a request, from its first byte or the end of the previous response. It also closes idle
+/// The timeout for a request's head, from its first byte or the end of the previous response. It also closes idle
 /// connections, and those that send the head byte by byte.
 const HEAD: Duration = Duration::from_secs(10);
 
 /// The timeout for a first head when the server stops. Heads that were sent before arrive within it.
 const LAST_HEAD: Duration = Duration::from_millis(500);
 
-/// The most fields of a request. Hyper's 100 are fewer than some proxies take from clients, to which they add their
+/// The most fields in a request. Hyper's 100 are fewer than some proxies accept from clients, and the proxies add their
 /// own.
 const FIELDS: usize = 1_000;
 
-/// The most bytes of these fields with HTTP/2. With HTTP/1.1, hyper's 400 KiB apply.
+/// The most bytes in these fields with HTTP/2. With HTTP/1.1, hyper's 400 KiB apply.
 const FIELD_BYTES: u32 = 1 << 18;
 
 /// The interval of HTTP/2 pings, and the timeout for their acknowledgement.
@@ -61,7 +61,7 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// completes the requests in flight within `DRAIN`.
 pub async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output = ()>, close: impl FnOnce()) {
     let (stopping, is_stopping) = watch::channel(());
-    // Each connection has a sender: none is left when the last connection is closed.
+    // Each connection has a sender, so the channel closes with the last connection.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let begin = |(socket, peer): (TcpStream, SocketAddr)| {
         let (app, is_stopping, open) = (app.clone(), is_stopping.clone(), open.clone());
@@ -91,12 +91,13 @@ pub async fn serve(listener: TcpListener, app: Router, stop: impl Future<Output 
     }
 }
 
-/// Returns the connections that the kernel has accepted and the server has not: closing the listener would reset them.
+/// Returns the connections that the kernel has accepted and the server has not, because closing the listener would
+/// reset them.
 fn take_queued(listener: TcpListener) -> std::io::Result<Vec<(TcpStream, SocketAddr)>> {
-    // Tokio knows of a connection only once its driver has run. The kernel's answer has no such delay.
+    // Tokio learns about a connection only when its driver runs. Asking the kernel has no such delay.
     let listener = listener.into_std()?;
     let mut queued = Vec::new();
-    // No more than were queued when this began, although others may keep coming.
+    // Takes at most a full queue, although others may keep coming.
     while queued.len() < BACKLOG as usize {
         match listener.accept() {
             Ok((socket, peer)) => {
@@ -125,7 +126,7 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
             }
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
             Err(error) => {
-                // Mostly for want of file descriptors, which closing connections free.
+                // Mostly for lack of file descriptors, which closing connections free.
                 tracing::error!("a connection cannot be accepted: {error}");
                 sleep(Duration::from_secs(1)).await;
             }
@@ -156,13 +157,14 @@ async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut 
     builder.http2().timer(TokioTimer::new()).keep_alive_interval(interval).keep_alive_timeout(answer);
     builder.http2().max_header_list_size(FIELD_BYTES);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(socket), service));
-    // Hyper's own timeout for the head begins only once it knows the version of HTTP, and never with HTTP/2.
+    // Hyper's own timeout for the head begins only once it knows the HTTP version, and never with HTTP/2.
     let mut first_head = pin!(sleep(HEAD));
     let mut is_new = true;
     let mut is_behind = false;
     loop {
-        // Hyper answers each request of HTTP/2 in a task, which wakes this one. Tokio would run this one next, and
-        // write one response at a time. Behind the tasks that are ready, it writes all of theirs at once.
+        // Hyper answers each HTTP/2 request in a task, which wakes this one. Tokio would run this one next, and write
+        // one response at a time. If this task waits behind the tasks that are ready, it writes all their responses at
+        // once.
         let mut batched = poll_fn(|context| {
             is_behind = !is_behind && is_http2.load(Ordering::Relaxed);
             if is_behind {
@@ -172,11 +174,11 @@ async fn serve_connection(socket: TcpStream, peer: SocketAddr, app: Router, mut 
             connection.as_mut().poll(context)
         });
         tokio::select! {
-            // An error is the client's, and nothing is left to report it to.
+            // The error is the client's, who can no longer receive a report.
             _ = &mut batched => return,
             () = first_head.as_mut(), if is_new => is_new = false,
             _ = is_stopping.changed() => {
-                // A head may have arrived that hyper has not read yet: to close the connection now would reset it.
+                // A head may have arrived that hyper has not read yet. Closing the connection now would reset it.
                 let first_request = poll_fn(|context| match connection.as_mut().poll(context) {
                     Poll::Pending if !has_requests.load(Ordering::Relaxed) => Poll::Pending,
                     polled => Poll::Ready(polled),

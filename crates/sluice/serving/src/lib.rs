@@ -1,5 +1,5 @@
-//! What the program `sluice` and the example server share: connections, metrics, snapshots, and the guard of the admin
-//! service.
+//! Code that the program `sluice` and the example server share: connections, metrics, snapshots, and the guard for the
+//! admin service.
 
 pub mod admin;
 pub mod connections;

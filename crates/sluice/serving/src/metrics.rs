@@ -9,7 +9,7 @@ use tokio::time::interval;
 
 pub use metrics_exporter_prometheus::PrometheusHandle;
 
-/// Buckets for waits, in seconds: from the resolution of a timer to the longest wait by default.
+/// Buckets for waits, in seconds: from a timer's resolution to the longest default wait.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 /// Buckets for calls to Redis, in seconds: from a server nearby to one that does not answer.

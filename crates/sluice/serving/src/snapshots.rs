@@ -1,4 +1,4 @@
-//! The snapshots of the limits: restored before the server serves, and written while it does.
+//! Snapshots of the limits: restored before the server serves, and written while it does.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,8 @@ pub struct Saving {
 }
 
 impl Saving {
-    /// Restores the limits from the file of the configuration, if it has one. A snapshot that is refused is kept
-    /// beside, and the limits begin with full budgets: a server that does not start would be worse.
+    /// Restores the limits from the snapshot file in the configuration, if there is one. A refused snapshot is kept
+    /// beside it, and the limits begin with full budgets, because a server that does not start would be worse.
     pub fn restore(config: &Config) -> Option<Self> {
         let file = config.snapshot()?.clone();
         let snapshots = Arc::new(config.snapshots());

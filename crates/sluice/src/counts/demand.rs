@@ -1,9 +1,9 @@
-//! What a key asks for, and the limit under which it would never be rejected.
+//! The demand of a key, and the limit under which it would never be rejected.
 
 use tower_sluice::Quota;
 use tower_sluice::limiter::{Shape, Terms};
 
-/// How the demand of a policy's keys is measured.
+/// How to measure the demand of a policy's keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Measure {
     /// By a bucket with this quota.
@@ -12,7 +12,7 @@ pub(crate) enum Measure {
     FixedWindow { period: u64 },
     /// By the weighted count of two such windows.
     SlidingWindow { period: u64 },
-    /// Not at all: no limit over time, or windows of the calendar.
+    /// Not measured: the policy has no limit over time, or calendar windows.
     None,
 }
 
@@ -29,20 +29,20 @@ impl Measure {
     }
 }
 
-/// The demand of one key, from its first request on, as if none was rejected.
+/// One key's demand since its first request, as if no request was rejected.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Demand {
-    /// Of a bucket: the time of the last request. Of windows: the number of the last one.
+    /// Bucket: the time of the last request. Windows: the number of the last window.
     last: u64,
-    /// Of a bucket, at the policy's rate: the debt, in nanoseconds × limit.
+    /// Bucket: the debt at the policy's rate, in nanoseconds × limit.
     debt: u128,
     /// The greatest debt, in units, rounded up.
     burst: u64,
-    /// The same of a bucket whose burst is its limit, with the least limit that has sufficed so far: in nanoseconds.
+    /// The debt, in nanoseconds, in a bucket whose burst is its limit, at the least limit that has sufficed so far.
     steady: u128,
-    /// This limit; or the greatest count of a window.
+    /// Bucket: this limit. Windows: the greatest count in a window.
     limit: u64,
-    /// Of windows: the counts of the last window and of the one before.
+    /// Windows: the counts in the last window and in the one before.
     current: u64,
     previous: u64,
 }
@@ -80,12 +80,12 @@ impl Demand {
         // A unit is `period` nanoseconds × limit.
         let paid = product(elapsed, limit);
         self.debt = self.debt.saturating_sub(paid).saturating_add(product(period, cost));
-        // A division takes longer than all else, and is rarely needed.
+        // A division takes longer than the rest of this function, and is rarely needed.
         if self.debt > product(self.burst, period) {
             self.burst = u64::try_from(self.debt.div_ceil(period.max(1).into())).unwrap_or(u64::MAX);
         }
 
-        // The debt was paid at the rates of smaller limits, and so is not underestimated.
+        // The debt was paid at smaller limits' rates, so it isn't underestimated.
         let paid = product(elapsed, self.limit);
         self.steady = self.steady.saturating_sub(paid).saturating_add(product(period, cost));
         if self.steady > product(self.limit, period) {
@@ -102,18 +102,19 @@ impl Demand {
         self.last = window;
     }
 
-    /// The least burst, at the policy's limit, under which the key is never rejected. Only of buckets.
+    /// Returns the least burst, at the policy's limit, under which the key is never rejected (buckets only).
     pub(crate) const fn burst(&self) -> u64 {
         self.burst
     }
 
-    /// A limit, which is also the burst, under which the key is never rejected. Of windows the least one.
+    /// Returns a limit, which is also the burst, under which the key is never rejected. For windows, it is the least
+    /// one.
     pub(crate) const fn limit(&self) -> u64 {
         self.limit
     }
 }
 
-/// Returns the least number that is at least as great as `millis` per 100,000 of `numbers`.
+/// Returns the least of `numbers` that is at least as great as `per_100_000` out of 100,000 of them.
 pub(crate) fn quantile(mut numbers: Vec<u64>, per_100_000: u64) -> Option<u64> {
     let count = numbers.len() as u64;
     let rank = (u128::from(count) * u128::from(per_100_000)).div_ceil(100_000);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_needs_the_greatest_debt_as_its_burst() {
+    fn a_burst_is_the_greatest_debt() {
         let measure = Measure::Bucket { period: SECOND, limit: 2 };
         // Five at once, and three more a second later, when two are paid.
         let times = [10, 10, 10, 10, 10, 11, 11, 11].map(|second| second * SECOND);
@@ -147,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_steady_client_needs_its_rate_as_the_limit() {
+    fn a_steady_rate_is_its_limit() {
         let measure = Measure::Bucket { period: SECOND, limit: 2 };
         let demand = demand(measure, (0..1_000).map(|number| number * SECOND / 5));
         assert_eq!(demand.limit(), 5);

@@ -8,22 +8,23 @@ use tower_sluice::PartitionKey;
 
 use super::demand::{Demand, Measure};
 
-/// The keys that are counted exactly. With more, a sample stands for all. So many fit into a hash table of 2^17 places.
+/// The number of keys that are counted exactly: as many as fit into a hash table with 2^17 places. With more keys, a
+/// sample stands for all.
 const MOST_KEYS: usize = 7 << 14;
 /// The keys with the most rejections that are kept.
 const MOST_OFFENDERS: usize = 1 << 12;
 
-/// All keys, or a sample of them.
+/// All keys, or a sample.
 ///
-/// A key is in the sample if its hash begins with `halvings` zero bits. So each key is in it with the same probability,
-/// however many requests it sends, and a key that is in it was counted from its first request on: once the table is
-/// full, the sample is halved, and only drops keys.
+/// A key is in the sample if its hash begins with `halvings` zero bits, so each key is in it with the same probability,
+/// however many requests it sends. When the table is full, we halve the sample. That only drops keys, so a key in the
+/// sample was counted from its first request on.
 ///
-/// Notes wait until there are some, so that the processor fetches the records of several keys at once: those of many
-/// clients are in no cache.
+/// Notes wait until there are several, so that the processor fetches several keys' records at once. With many clients,
+/// the records are in no cache.
 pub(crate) struct Keys {
     measure: Measure,
-    /// The units of a request.
+    /// The units per request.
     cost: u64,
     records: HashMap<u64, KeyRecord, BuildHasherDefault<IsHash>>,
     halvings: u32,
@@ -31,7 +32,7 @@ pub(crate) struct Keys {
     notes: Vec<(u64, Note)>,
 }
 
-/// What is counted of a key.
+/// An event to count for a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Note {
     /// It asked at this time, in nanoseconds.
@@ -42,7 +43,7 @@ pub(crate) enum Note {
 /// The notes that wait, at most.
 const MOST_NOTES: usize = 64;
 
-/// A key of the sample.
+/// A key in the sample.
 #[derive(Default)]
 pub(crate) struct KeyRecord {
     pub(crate) requests: u64,
@@ -58,12 +59,12 @@ pub(crate) fn hash(key: &PartitionKey) -> u64 {
 }
 
 impl Keys {
-    /// No keys, whose requests will cost this many units each.
+    /// Creates an empty set of keys, whose requests will cost `cost` units each.
     pub(crate) fn new(measure: Measure, cost: u64) -> Self {
         Self { measure, cost, records: HashMap::default(), halvings: 0, notes: Vec::new() }
     }
 
-    /// Notes something about the key of a hash. It counts once the notes are [settled](Self::settle).
+    /// Notes an event for the key with this hash. It counts once the notes are [settled](Self::settle).
     pub(crate) fn note(&mut self, hash: u64, note: Note) {
         if is_sampled(hash, self.halvings) {
             self.notes.push((hash, note));
@@ -94,7 +95,7 @@ impl Keys {
         self.notes = notes;
     }
 
-    /// The record of a key, if it is in the sample.
+    /// Returns a key's record, if the key is in the sample.
     fn record(&mut self, hash: u64) -> Option<&mut KeyRecord> {
         if !is_sampled(hash, self.halvings) {
             return None;
@@ -108,7 +109,8 @@ impl Keys {
         Some(self.records.entry(hash).or_default())
     }
 
-    /// The record of a key, if it is in the sample. As the counts below, it has only what is [settled](Self::settle).
+    /// Returns a key's record, if the key is in the sample. Only [settled](Self::settle) notes are in it, as in the
+    /// counts below.
     pub(crate) fn get(&self, hash: u64) -> Option<&KeyRecord> {
         self.records.get(&hash)
     }
@@ -133,7 +135,7 @@ const fn is_sampled(hash: u64, halvings: u32) -> bool {
     hash.leading_zeros() >= halvings
 }
 
-/// The hash of a number that is one.
+/// A hasher for keys that are hashes already.
 #[derive(Default)]
 pub(crate) struct IsHash(u64);
 
@@ -178,7 +180,7 @@ impl Offenders {
         }
     }
 
-    /// Subtracts what the first key that is dropped has, so that each of those that are kept bears it once.
+    /// Subtracts the count of the first key that is dropped from every key that is kept, so each loses it once.
     fn shrink(&mut self) {
         let mut counts: Vec<_> = self.counts.values().map(|offender| offender.rejected).collect();
         let (_, least, _) = counts.select_nth_unstable_by(MOST_OFFENDERS, |one, other| other.cmp(one));
@@ -194,7 +196,7 @@ impl Offenders {
         self.missed
     }
 
-    /// The keys with the most rejections, and of those with equally many the first by its text.
+    /// The keys with the most rejections. Ties: the first by its text.
     pub(crate) fn top(&self, most: usize) -> Vec<&Offender> {
         let mut all: Vec<_> = self.counts.values().collect();
         all.sort_by(|one, other| other.rejected.cmp(&one.rejected).then_with(|| one.text.cmp(&other.text)));
@@ -219,7 +221,7 @@ mod tests {
         }
         keys.settle();
         assert!(!keys.is_exact() && keys.records.len() <= MOST_KEYS);
-        // Some 70,000 keys are in the sample, so that its error is below 2 %.
+        // Some 70,000 keys are in the sample, so its error is below 2 %.
         let about = |estimate: u64, exact: u64| estimate.abs_diff(exact) * 50 < exact;
         assert!(about(keys.count(|_| true), distinct));
         assert!(about(keys.count(|record| record.rejected > 0), distinct / 4));

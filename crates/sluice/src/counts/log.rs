@@ -7,7 +7,7 @@ use crate::log::{Disorder, Lines, Place, Unreadable};
 /// The lines and requests of a log.
 #[derive(Default)]
 pub(crate) struct LogCounts {
-    /// In the order of their begin.
+    /// In the order in which they begin.
     pub(crate) files: Vec<String>,
     pub(crate) lines: u64,
     pub(crate) requests: u64,
@@ -15,16 +15,16 @@ pub(crate) struct LogCounts {
     pub(crate) first_unreadable: Option<FirstUnreadable>,
     /// How far a line may be out of order, in nanoseconds.
     pub(crate) window: u64,
-    /// How far it may have been, for lack of memory.
+    /// The shortest window that was used because memory was short.
     pub(crate) shortest_window: Option<u64>,
     pub(crate) disorder: Disorder,
-    /// The time of the first request, and of the last.
+    /// The times of the first and the last request.
     pub(crate) span: Option<(u64, u64)>,
-    /// The client of all requests so far; `None` before the first.
+    /// The client that sent all requests so far. `None` before the first.
     pub(crate) only_client: Option<OnlyClient>,
 }
 
-/// Whether all requests are of one client.
+/// Whether all requests come from one client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnlyClient {
     One(IpAddr),
@@ -34,7 +34,7 @@ pub(crate) enum OnlyClient {
 pub(crate) struct FirstUnreadable {
     pub(crate) place: Place,
     pub(crate) problem: String,
-    /// Its begin, without what a terminal would obey.
+    /// The beginning of the line, without control characters that a terminal would obey.
     pub(crate) text: String,
 }
 
@@ -53,12 +53,12 @@ impl Lines for LogCounts {
 }
 
 impl LogCounts {
-    /// The name of a file.
+    /// Returns a file's name.
     pub(crate) fn file(&self, place: Place) -> &str {
         self.files.get(place.file).map_or("", String::as_str)
     }
 
-    /// A line in words. With one file, its name is known.
+    /// Describes a line. The file is named only if there are several.
     pub(crate) fn place_in_words(&self, place: Place) -> String {
         if self.files.len() > 1 {
             format!("{}, line {}", self.file(place), place.line)
@@ -78,7 +78,7 @@ impl LogCounts {
     }
 }
 
-/// The begin of a line, without characters that a terminal would obey.
+/// Returns the beginning of a line, without characters that a terminal would obey.
 fn shortened(line: &[u8]) -> String {
     const MOST: usize = 80;
     let mut text = String::new();

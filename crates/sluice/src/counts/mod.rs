@@ -1,4 +1,4 @@
-//! The counts of a replay: of the lines of its log, and of the decisions of each policy.
+//! The counts in a replay: log lines, and each policy's decisions.
 
 mod demand;
 mod keys;

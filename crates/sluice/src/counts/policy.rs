@@ -1,4 +1,4 @@
-//! What one policy did.
+//! The decisions of one policy.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use super::timeline::{Timeline, WorstMinutes};
 use crate::log::Place;
 use crate::words::PolicyWords;
 
-/// The counts of one policy.
+/// One policy's counts.
 pub(crate) struct PolicyCounts {
     pub(crate) words: PolicyWords,
     measure: Measure,
     pub(crate) admitted: u64,
     pub(crate) rejected: u64,
     pub(crate) without_key: WithoutKey,
-    /// The parts of the key, as the file has them, each with the number of requests whose line lacks it.
+    /// The parts of the key, as spelled in the file, each with the number of requests whose line lacks it.
     pub(crate) key_parts: Vec<(String, u64)>,
     /// The waits of delayed requests, in microseconds.
     pub(crate) waits: Histogram<u64>,
@@ -30,13 +30,13 @@ pub(crate) struct PolicyCounts {
     pub(crate) timeline: Timeline,
 }
 
-/// Requests of which a policy can make no key.
+/// Requests from which a policy cannot extract a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WithoutKey {
     pub(crate) rejected: u64,
     /// By `on-missing-key`, as a shadow or as exempt.
     pub(crate) not_limited: u64,
-    /// A server knows the address of each client, and the log does not.
+    /// A server would know the client's address, but the log does not have it.
     pub(crate) without_address: u64,
 }
 
@@ -52,16 +52,16 @@ pub(crate) struct FirstRejection {
     pub(crate) key: String,
 }
 
-/// Limits under which a part of the keys is never rejected.
+/// Limits under which a share of the keys is never rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Suggestion {
-    /// At the policy's limit. Only of buckets.
+    /// At the policy's limit (buckets only).
     pub(crate) burst: Option<u64>,
-    /// Also the burst.
+    /// The limit, which is also the burst.
     pub(crate) limit: u64,
 }
 
-/// A key that no text stands for.
+/// The text in place of a key that is too long to keep.
 const HASHED: &str = "(a long key)";
 
 impl PolicyCounts {
@@ -75,7 +75,7 @@ impl PolicyCounts {
             admitted: 0,
             rejected: 0,
             without_key: WithoutKey::default(),
-            // Of three significant digits, as large as the longest wait needs.
+            // Three significant digits. It grows to the longest wait.
             waits: Histogram::new(3).expect("three digits are allowed"),
             offenders: Offenders::default(),
             first: None,
@@ -98,12 +98,12 @@ impl PolicyCounts {
         self.timeline.bin(now).admitted += 1;
         if !delay.is_zero() {
             let micros = u64::try_from(delay.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
-            // No error: the histogram grows as it needs.
+            // Cannot fail, because the histogram grows as needed.
             let _ = self.waits.record(micros);
         }
     }
 
-    /// `text` writes the key of the policy of a name.
+    /// `text` writes the key for a policy name.
     pub(crate) fn note_rejected(
         &mut self,
         key: &PartitionKey,
@@ -132,13 +132,13 @@ impl PolicyCounts {
         self.admitted + self.rejected
     }
 
-    /// The number of keys, and of those that were rejected at least once.
+    /// Returns the number of keys, and how many were rejected at least once.
     pub(crate) fn clients(&self) -> (u64, u64) {
         (self.keys.count(|record| record.requests > 0), self.keys.count(|record| record.rejected > 0))
     }
 
-    /// The limits under which so many of 100,000 keys are never rejected; `None` if the policy is not measured, or has
-    /// no request.
+    /// Returns the limits under which `per_100_000` out of 100,000 keys are never rejected, or `None` if the policy is
+    /// not measured or has no request.
     pub(crate) fn suggest(&self, per_100_000: u64) -> Option<Suggestion> {
         let of = |number: fn(&keys::KeyRecord) -> u64| {
             quantile(self.keys.records().filter(|record| record.requests > 0).map(number).collect(), per_100_000)
@@ -153,7 +153,7 @@ impl PolicyCounts {
 }
 
 impl Suggestion {
-    /// As a file has it: each line is one way.
+    /// The suggestion in the file's notation: each line is one way.
     pub(crate) fn in_words(&self, words: &PolicyWords) -> Vec<String> {
         let per = &words.per;
         let Some(burst) = self.burst else { return vec![format!("limit = {}, per = \"{per}\"", self.limit)] };

@@ -4,18 +4,18 @@ use std::ops::Range;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The bins of a timeline: it never has more than twice as many.
+/// A timeline has at most twice this number of bins.
 const BINS: usize = 120;
 
-/// Counts over time, in bins of the same width. When time goes on, the bins become wider.
+/// Counts over time, in bins with one width. As time goes on, the bins become wider.
 pub(crate) struct Timeline {
     /// The number of the first bin: its start, in widths since the epoch.
     first: u64,
     /// In seconds.
     width: u64,
     bins: Vec<Bin>,
-    /// The bin of the last time: its index, and its nanoseconds. Most times are in the bin of the one before, and
-    /// divisions take long.
+    /// The bin that was used last: its index, and its range in nanoseconds. Most times are in the same bin as the one
+    /// before, and divisions are slow.
     last: usize,
     span: Range<u64>,
 }
@@ -33,7 +33,7 @@ impl Default for Timeline {
 }
 
 impl Timeline {
-    /// The bin of a time, which is not before that of the first call.
+    /// Returns the bin for a time, which must not be before the first call's.
     pub(crate) fn bin(&mut self, nanos: u64) -> &mut Bin {
         if !self.span.contains(&nanos) {
             self.seek(nanos / SECOND);
@@ -73,7 +73,7 @@ impl Timeline {
         self.bins = wide;
     }
 
-    /// The width of a bin, in seconds.
+    /// Returns the width of a bin, in seconds.
     pub(crate) const fn width(&self) -> u64 {
         self.width
     }
@@ -87,11 +87,11 @@ impl Timeline {
         &self.bins
     }
 
-    /// The counts on an axis that this timeline is on.
+    /// Returns the counts on an axis that includes this timeline.
     pub(crate) fn bins_on(&self, axis: &Axis) -> Vec<Bin> {
         let mut bins = vec![Bin::default(); axis.bins];
         for (number, bin) in (self.first..).zip(&self.bins) {
-            // Widths are powers of two, so that each bin is in one of the axis.
+            // Widths are powers of two, so each bin is within one bin on the axis.
             let index = (number * self.width / axis.width).saturating_sub(axis.first);
             if let Some(sum) = usize::try_from(index).ok().and_then(|index| bins.get_mut(index)) {
                 sum.admitted += bin.admitted;
@@ -102,7 +102,7 @@ impl Timeline {
     }
 }
 
-/// The time that the plots of several policies share.
+/// The time axis that several policies' plots share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Axis {
     /// The number of the first bin.
@@ -113,7 +113,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Returns the axis of all timelines, which has no more bins than each of them may have.
+    /// Returns an axis for all timelines, with no more bins than each timeline may have.
     pub(crate) fn of<'a>(timelines: impl Iterator<Item = &'a Timeline> + Clone) -> Self {
         let used = timelines.filter(|timeline| !timeline.bins.is_empty());
         let mut width = used.clone().map(|timeline| timeline.width).max().unwrap_or(1);
@@ -162,7 +162,7 @@ impl WorstMinutes {
         self.current.rejected += 1;
     }
 
-    /// The worst first; of equally bad ones, the first.
+    /// Returns the worst minutes first. Ties: the earlier one first.
     pub(crate) fn worst(&self) -> Vec<Minute> {
         let mut worst = self.worst.clone();
         if self.current.rejected > 0 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn timelines_on_one_axis_keep_their_counts_and_times() {
+    fn an_axis_keeps_counts_and_times() {
         let [mut early, mut late, mut long] = std::array::from_fn(|_| Timeline::default());
         for second in 0..10 {
             early.bin((1_000 + second) * SECOND).admitted += 1;

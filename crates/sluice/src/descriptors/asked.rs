@@ -1,4 +1,4 @@
-//! [`Asked`]: the question of a caller.
+//! [`Asked`]: a caller's question.
 
 use std::sync::Arc;
 
@@ -9,27 +9,27 @@ use super::brought::Brought;
 use super::key::marks_of;
 use crate::rules::Descriptor;
 
-/// The descriptors of a request, on which the policies of its domain decide.
+/// A request's descriptors, on which the policies in its domain decide.
 #[derive(Debug)]
 pub(crate) struct Asked {
     pub(crate) descriptors: Vec<Descriptor>,
-    /// The hits of each descriptor.
+    /// The hits for each descriptor.
     pub(crate) hits: Vec<u64>,
-    /// The rules for these descriptors, if the file of another service has the limits.
+    /// The rules for these descriptors, if another service's file has the limits.
     pub(crate) selected: Vec<Selection>,
-    /// The marks by which its policies are found: their names, if the rules were selected, or else the entries.
+    /// The marks by which its policies are found: their names if rules were selected, otherwise the entries.
     pub(crate) marks: Marks,
     kind: Kind,
 }
 
-/// The kind of a question.
+/// The kind of question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Charges the hits if they fit. Descriptors without hits only look.
     Question,
-    /// Looks whether the hits fit.
+    /// Checks whether the hits fit.
     Look,
-    /// Charges hits that were spent already, as far as units are left.
+    /// Charges hits that were spent already, up to the units that are left.
     Report,
 }
 
@@ -37,10 +37,10 @@ pub(crate) enum Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
     pub(crate) descriptor: usize,
-    /// The policy of the rule.
+    /// The rule's policy.
     pub(crate) policy: Arc<str>,
     pub(crate) key: PartitionKey,
-    /// Whether the rule rejects a request only together with all others of this kind.
+    /// Whether the rule rejects a request only if all rules with this flag do.
     pub(crate) is_quota: bool,
     pub(crate) is_fixed_window: bool,
     /// The limit that the request brings for the descriptor.
@@ -67,15 +67,15 @@ impl Asked {
         Self { descriptors, hits, selected, marks, kind }
     }
 
-    /// The same request, which charges nothing.
+    /// Returns the same request as a look, which charges nothing.
     pub(crate) fn to_look(&self) -> Self {
         Self::new(Kind::Look, self.descriptors.clone(), self.hits.clone(), self.selected.clone())
     }
 
-    /// Returns the charges of a policy for these descriptors, each with its key and perhaps its own limit.
+    /// Returns a policy's charges for these descriptors, each with its key and perhaps its own limit.
     ///
-    /// Descriptors with the same key are one charge, of all their hits: two would each have to find room beside the
-    /// other. If all of them only look, so does the charge.
+    /// Descriptors with the same key become one charge for all their hits, because each of two charges would have to
+    /// find room beside the other. If all of them only look, so does the charge.
     pub(super) fn charges(
         &self,
         matched: impl IntoIterator<Item = (usize, PartitionKey, Option<Quota>)>,
@@ -91,7 +91,7 @@ impl Asked {
         sums.into_iter().map(|(key, quota, hits)| self.charge_of(key, quota, hits)).collect()
     }
 
-    /// Whether a policy that limits the descriptor decides on it: a report of no hits charges nothing, and rejects
+    /// Whether a policy that limits the descriptor decides on it. A report without hits charges nothing and rejects
     /// nothing.
     pub(crate) fn is_charged(&self, descriptor: usize) -> bool {
         self.kind != Kind::Report || self.hits[descriptor] > 0
@@ -108,13 +108,13 @@ impl Asked {
         selected.map(to_match).collect()
     }
 
-    /// Returns the rule by which a policy is charged, if the file of another service has it.
+    /// Returns the rule by which a policy is charged, if another service's file has it.
     pub(crate) fn selection_of(&self, matched: &Match) -> Option<&Selection> {
         let is_same = |it: &&Selection| it.descriptor == matched.descriptor && it.policy == matched.policy;
         self.selected.iter().find(is_same)
     }
 
-    /// How many units a descriptor looks for; `None` if it is charged.
+    /// Returns the units that a descriptor looks for, or `None` if it is charged.
     pub(crate) fn looked_for(&self, descriptor: usize) -> Option<u64> {
         let hits = self.hits[descriptor];
         match self.kind {

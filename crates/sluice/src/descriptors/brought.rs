@@ -4,11 +4,11 @@ use tower_sluice::Quota;
 
 use crate::rules::Unit;
 
-/// The limit that a request brings for a descriptor, in place of the file's.
+/// The limit that a request brings for a descriptor, in place of the limit in the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Brought {
     pub(crate) requests: u32,
-    /// The number of the unit in Envoy's protocol.
+    /// The unit's number in Envoy's protocol.
     pub(crate) unit: i32,
     pub(crate) quota: Quota,
 }

@@ -1,4 +1,4 @@
-//! The key `descriptor:…` of a policy in TOML.
+//! The key `descriptor:…` for policies in TOML.
 
 use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
@@ -13,20 +13,20 @@ use crate::rules::{Descriptor, joined};
 /// The beginning of each part of such a key.
 pub(crate) const DESCRIPTOR: &str = "descriptor:";
 
-/// Reads the keys that a configuration of a [`ConfigReader`](tower_sluice_config::ConfigReader) may have beyond those
-/// of the format: `key = ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user of the plan.
+/// Reads the keys that a [`ConfigReader`](tower_sluice_config::ConfigReader) accepts beyond the format: `key =
+/// ["descriptor:plan=gold", "descriptor:user"]` is a budget for each user on the plan.
 pub(crate) fn read_key(_policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
     Pattern::read(names).map(|pattern| pattern.map(|pattern| Box::new(pattern) as _))
 }
 
-/// The descriptors of a policy: those with exactly these entries, in this order.
+/// A policy's descriptors: those with exactly these entries, in this order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pattern(Vec<EntryPattern>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct EntryPattern {
     key: String,
-    /// `None` for any value, each of which has a budget of its own.
+    /// `None` matches any value, and each value has its own budget.
     value: Option<String>,
 }
 
@@ -43,11 +43,11 @@ impl EntryPattern {
 }
 
 impl Pattern {
-    /// Reads the parts of a key. Returns `None` if none of them is of a descriptor.
+    /// Reads the parts of a key. Returns `None` if no part is a descriptor's.
     ///
     /// # Errors
     ///
-    /// If only some of them are, or if one has no key.
+    /// If only some parts are a descriptor's, or if one has no key.
     fn read(names: &[String]) -> Option<Result<Self, String>> {
         let is_descriptor = |name: &String| name.starts_with(DESCRIPTOR);
         if !names.iter().any(is_descriptor) {
@@ -63,7 +63,7 @@ impl Pattern {
         Some(entries.map(Self))
     }
 
-    /// The key of a descriptor that matches.
+    /// Returns the key for a descriptor, if it matches.
     fn key_of(&self, descriptor: &Descriptor) -> Option<PartitionKey> {
         if descriptor.entries.len() != self.0.len() {
             return None;
@@ -89,17 +89,17 @@ impl Pattern {
     }
 }
 
-/// The patterns of policies that are in force together. It finds the policies of a descriptor by hashing, since there
-/// may be thousands.
+/// The patterns of the policies that are in force together. There may be thousands, so a descriptor's policies are
+/// found by hashing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Patterns {
-    /// For each length and place, whether the entry of a pattern has a value.
+    /// For each length and place, whether the pattern's entry has a value.
     shapes: BTreeSet<Vec<bool>>,
     policies: HashMap<Pattern, Vec<Arc<str>>>,
 }
 
 impl Patterns {
-    /// Collects the patterns of policies, each with its name and the parts of its key.
+    /// Collects the policies' patterns, each with its name and the parts of its key.
     pub(crate) fn new<'a>(policies: impl IntoIterator<Item = (&'a str, Vec<String>)>) -> Self {
         let mut all = Self::default();
         for (name, parts) in policies {
@@ -111,7 +111,7 @@ impl Patterns {
         all
     }
 
-    /// These patterns, and the others.
+    /// Returns these patterns together with the others.
     pub(crate) fn and(&self, others: &Self) -> Self {
         let mut both = self.clone();
         both.shapes.extend(others.shapes.iter().cloned());
@@ -129,7 +129,7 @@ impl Patterns {
         self.policies.get(pattern).is_some_and(|policies| policies.contains(policy))
     }
 
-    /// The policies that each descriptor is charged to.
+    /// Returns the policies that each descriptor is charged to.
     pub(crate) fn matching(&self, asked: &Asked) -> Vec<Match> {
         let mut matches = Vec::new();
         for (descriptor, Descriptor { entries, .. }) in asked.descriptors.iter().enumerate() {
@@ -151,17 +151,17 @@ impl Patterns {
     }
 }
 
-/// The marks of an entry at this place: of its key alone, and with its value.
+/// Returns the marks for an entry at this place: for its key alone, and with its value.
 pub(super) fn marks_of(place: usize, key: &str, value: &str) -> [Mark; 2] {
     [Mark::of(&(place, key)), Mark::of(&(place, key, value))]
 }
 
-/// The descriptors of a request that has them as an extension.
+/// Returns the descriptors of a request, which are an extension.
 fn asked<'a>(head: &'a RequestHead<'_>) -> Result<&'a Arc<Asked>, KeyError> {
     head.extensions().get::<Arc<Asked>>().ok_or_else(missing)
 }
 
-/// The error of a request without a descriptor that matches.
+/// The error for a request without a descriptor that matches.
 pub(super) fn missing() -> KeyError {
     KeyError::Missing { what: Cow::Borrowed("a descriptor of Envoy's rate limit service") }
 }
@@ -218,9 +218,9 @@ mod tests {
         Patterns::new(policies.iter().map(|(name, parts)| (*name, parts.iter().map(|it| (*it).to_owned()).collect())))
     }
 
-    /// While a file is changed, policies of both versions may decide.
+    /// While a file changes, policies from both versions may decide.
     #[test]
-    fn patterns_of_two_versions_of_a_file_match_together() {
+    fn patterns_of_both_versions_match() {
         let before = patterns(&[("a", &["descriptor:plan=gold", "descriptor:user"]), ("b", &["descriptor:user"])]);
         let after =
             patterns(&[("b", &["descriptor:user"]), ("c", &["descriptor:user=ada"]), ("d", &["descriptor:plan"])]);

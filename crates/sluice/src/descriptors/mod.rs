@@ -1,5 +1,5 @@
-//! Descriptors: the description of a request by a caller of Envoy's rate limit service, and the keys that policies
-//! extract from it.
+//! Descriptors: how a caller of Envoy's rate limit service describes a request, and the keys that policies extract from
+//! them.
 
 mod asked;
 mod brought;

@@ -1,4 +1,4 @@
-//! The key of a rule of another service's file.
+//! The key for a rule in another service's file.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tower_sluice::key::{KeyCharge, KeyError, KeyExtractor, Mark};
 use super::asked::{Asked, Selection};
 use super::key::missing;
 
-/// Charges the descriptors that were selected for the policy of this name.
+/// Charges the descriptors that were selected for the policy with this name.
 pub(crate) struct RuleKey(pub(crate) Arc<str>);
 
 impl RuleKey {

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use super::{Entry, Headers};
 
-/// The requests of a block. A block is small enough that one request that waits for long keeps little memory, and large
-/// enough that its lines show which of their times are odd.
+/// The requests per block. A block is so small that one request that waits for a long time keeps little memory, and so
+/// large that its lines show which times are odd.
 pub(super) const LINES: usize = 64;
 
-/// Requests that follow each other in a file, without what no policy reads. Its memory is used again.
+/// Consecutive requests from one file, reduced to the fields that policies read. Its memory is reused.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     records: Vec<Record>,
@@ -31,7 +31,7 @@ struct Record {
     method: usize,
     target: usize,
     user: Option<usize>,
-    /// The first of its header fields, and their number.
+    /// The index of its first header field, and how many it has.
     headers: (usize, usize),
 }
 
@@ -73,12 +73,12 @@ impl Block {
         self.records[index].nanos
     }
 
-    /// The times of the requests behind one.
+    /// The times of the requests from `index` on.
     pub(super) fn times_from(&self, index: usize) -> impl Iterator<Item = u64> {
         self.records[index.min(self.records.len())..].iter().map(|record| record.nanos)
     }
 
-    /// Replaces the time of a request by that of its neighbours.
+    /// Replaces a request's time by its neighbours' time.
     pub(super) fn set_nanos(&mut self, index: usize, nanos: u64) {
         self.records[index].nanos = nanos;
     }
@@ -95,7 +95,7 @@ impl Block {
             text = rest;
             part
         };
-        // Names were texts before.
+        // Names were valid UTF-8 when they were stored.
         let as_text = |bytes| Cow::Borrowed(std::str::from_utf8(bytes).unwrap_or_default());
         let (method, target) = (split(record.method), split(record.target));
         let user = record.user.map(|length| as_text(split(length)));
@@ -121,7 +121,7 @@ impl Block {
         self.headers.clear();
     }
 
-    /// The memory of the block, whether used or not.
+    /// The memory that the block occupies, whether used or not.
     pub(super) fn bytes(&self) -> usize {
         self.records.capacity() * size_of::<Record>() + self.text.capacity() + self.headers.capacity() * 16
     }

@@ -6,8 +6,8 @@ use flate2::bufread::GzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Files of gzip, one behind the other, perhaps followed by zeros: tapes and copies of a fixed length have these. If
-/// something else follows, it is an error, since it may be a log that was appended.
+/// Gzip members, one behind the other, perhaps followed by zeros, as on tapes and in copies with a fixed length.
+/// Anything else behind them is an error, since it may be an appended log.
 pub(super) struct Gzip<R: BufRead> {
     state: Option<State<R>>,
 }

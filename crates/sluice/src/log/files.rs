@@ -1,4 +1,4 @@
-//! The files of a log, read as one log in the order of time.
+//! A log's files, read as one log in the order of time.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,23 @@ use super::neighbours::{Disorder, Neighbours};
 use super::order::{Order, Turn};
 use super::{Entry, Format, LONGEST_LINE, Line, Parser, Place, Source, Unreadable};
 
-/// The memory of requests that wait for their turn. With more, the earliest goes before the window is over.
+/// The memory for requests that wait for their turn. With more, the earliest leaves before the window is over.
 const MOST_BYTES: usize = 128 << 20;
 
-/// The lines at the begin of a file of which the earliest says when the file begins.
+/// The earliest time in this many lines at the beginning is when the file begins.
 const FIRST_LINES: usize = 100;
 
-/// What is read of each line, and in which order.
+/// Which fields to read from each line, and in which order.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
     pub(crate) format: Format,
-    /// Whether anybody reads header fields.
+    /// Whether any policy or report reads header fields.
     pub(crate) has_headers: bool,
     /// How far a line may be out of order, in nanoseconds.
     pub(crate) window: u64,
 }
 
-/// Several files that overlap or follow each other. Each is opened when the time of its begin has come.
+/// Several files that overlap or follow each other. Each is opened when its first time is reached.
 pub(crate) struct Files {
     reading: Reading,
     most_bytes: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Files {
 /// One file.
 struct File {
     path: PathBuf,
-    /// The time of its begin, or zero if it cannot be read twice.
+    /// The file's earliest time, or zero if it cannot be read twice.
     begin: u64,
     times: Neighbours,
     lines: u64,
@@ -65,7 +65,7 @@ pub(crate) struct ReadError {
     pub(crate) error: io::Error,
 }
 
-/// What is counted while lines are read.
+/// Counters for the lines that are read.
 pub(crate) trait Lines {
     fn note_line(&mut self);
     fn note_unreadable(&mut self, place: Place, problem: &Unreadable, line: &[u8]);
@@ -103,7 +103,7 @@ impl File {
         Self { path: path.to_owned(), begin, times, lines: 0, state: State::Waiting(source) }
     }
 
-    /// The time that the file has come to.
+    /// Returns the time that the file has reached.
     fn reached(&self) -> u64 {
         self.times.reached().unwrap_or(self.begin)
     }
@@ -157,7 +157,7 @@ impl File {
 }
 
 impl Files {
-    /// Opens the files, and puts them in the order of their begin.
+    /// Opens the files, and sorts them by their beginning.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl Files {
         Self { most_bytes, ..self }
     }
 
-    /// The names of the files. A [`Place`] has an index of them.
+    /// The files' names. A [`Place`] indexes them.
     pub(crate) fn names(&self) -> impl Iterator<Item = String> {
         self.files.iter().map(|file| file.path.display().to_string())
     }
@@ -205,7 +205,7 @@ impl Files {
         &self.disorder
     }
 
-    /// The window that was left when memory was short, if it was.
+    /// The shortest window that remained when memory was short, if it was.
     pub(crate) const fn shortest_window(&self) -> Option<u64> {
         self.shortest_window
     }

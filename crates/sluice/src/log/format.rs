@@ -7,14 +7,14 @@ use super::json::Names;
 use super::pattern::Pattern;
 use super::w3c::Columns;
 
-/// The format of a log.
+/// A log's format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Each line by what it looks like.
+    /// Each line by its looks.
     Auto,
     /// With referer and agent, as nginx and Apache write it.
     Combined,
-    /// Without them.
+    /// Without referer and agent.
     Common,
     /// Combined behind the host, as Debian's Apache writes it.
     VhostCombined,

@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::plain::{address, request_line, status};
 use super::{Entry, Headers, Unreadable, cookie, forwarded, time};
 
-/// The names of each field, in the logs of Caddy, Traefik, Envoy, nginx (by the `log_format` of its documentation),
-/// pino, Cloudflare, the load balancers of Google Cloud and Azure, AWS's API Gateway, in the Elastic Common Schema and
-/// others. A dot leads into an object, or is part of the name.
+/// The names for each field in the logs of Caddy, Traefik, Envoy, nginx (the `log_format` in its documentation), pino,
+/// Cloudflare, the load balancers of Google Cloud and Azure, AWS API Gateway, the Elastic Common Schema and others. A
+/// dot leads into an object, or is part of the name.
 const TIME: [&str; 13] = [
     "ts",
     "time",
@@ -62,7 +62,7 @@ const METHOD: [&str; 10] = [
     "properties.httpMethod",
     "httpMethod",
 ];
-/// The last is a pattern, such as `/users/{id}`, where AWS's API Gateway logs no path.
+/// The last is a pattern, such as `/users/{id}`, where AWS API Gateway logs no path.
 const TARGET: [&str; 15] = [
     "request.uri",
     "RequestPath",
@@ -127,7 +127,7 @@ const AGENT: [&str; 8] = [
     "properties.userAgent",
 ];
 
-/// The first second of the year 2000. A field such as `time` may be a duration.
+/// The first second of the year 2000. Smaller numbers in a field such as `time` may be durations.
 const LEAST_TIME: u64 = 946_684_800_000_000_000;
 
 /// Names that replace the usual ones.
@@ -142,9 +142,9 @@ pub(crate) struct Names {
     status: Option<String>,
     bytes: Option<String>,
     host: Option<String>,
-    /// Header fields: their name, and that in the object.
+    /// Header fields: their name, and the name in the object.
     headers: Vec<(String, String)>,
-    /// Likewise, cookies.
+    /// Cookies: their name, and the name in the object.
     cookies: Vec<(String, String)>,
 }
 
@@ -153,7 +153,7 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// If a part is none of a request.
+    /// If a part isn't a request's field.
     pub(super) fn new(text: &str) -> Result<Self, String> {
         let mut names = Self::default();
         for pair in text.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
@@ -214,7 +214,7 @@ pub(super) fn parse<'a>(line: &[u8], names: &Names) -> Result<Entry<'a>, Unreada
 struct Object<'a>(&'a Map<String, Value>);
 
 impl<'a> Object<'a> {
-    /// Finds the first field of a list that is there, or the one that was named.
+    /// Returns the first field in the list that exists, or the field that the user named.
     fn find<T>(&self, name: Option<&str>, names: &[&str], of: impl Fn(&'a Value) -> Option<T>) -> Option<T> {
         match name {
             Some(name) => at(self.0, name).and_then(of),
@@ -236,7 +236,7 @@ impl<'a> Object<'a> {
         })
     }
 
-    /// The first time that is one: some logs have a duration under `time`.
+    /// Returns the first field that holds a time, because some logs have a duration under `time`.
     fn time(&self, name: Option<&str>) -> Result<u64, Unreadable> {
         let mut problem = None;
         let names: &[&str] = if let Some(name) = &name { &[name] } else { &TIME };
@@ -273,7 +273,7 @@ impl<'a> Object<'a> {
         let method = self.text(names.method.as_deref(), &METHOD);
         let target = self.text(names.path.as_deref(), &TARGET);
         if let (Some(method), Some(target), None) = (method, target, &names.request) {
-            // The Elastic Common Schema and Azure have the query in a field of its own.
+            // The Elastic Common Schema and Azure have the query in its own field.
             let query = self.text(None, &["url.query", "properties.requestQuery"]).filter(|_| !target.contains('?'));
             let query = query.map_or_else(String::new, |query| format!("?{}", query.trim_start_matches('?')));
             return Ok((method.to_owned(), format!("{target}{query}")));
@@ -297,7 +297,7 @@ impl<'a> Object<'a> {
         });
         match (found, name) {
             (Some(found), _) => Ok(found),
-            // A log without it: the response is taken for a success.
+            // The log has no status, so the response is taken for a success.
             (None, None) => Ok(200),
             (None, Some(_)) => Err(missing("status", "status", &STATUS)),
         }
@@ -322,8 +322,8 @@ impl<'a> Object<'a> {
                 add(&mut headers, header, value);
             }
         }
-        // Caddy logs the header fields, each as a list. Traefik logs those that its configuration names, as
-        // `request_NAME`, and nginx as `http_NAME`, and its cookies as `cookie_NAME`.
+        // Caddy logs the header fields, each as a list. Traefik logs the ones that its configuration names, as
+        // `request_NAME`. nginx logs them as `http_NAME`, and cookies as `cookie_NAME`.
         if let Some(fields) = at(self.0, "request.headers").and_then(Value::as_object) {
             for (name, values) in fields {
                 for value in values.as_array().into_iter().flatten().filter_map(Value::as_str) {
@@ -334,7 +334,7 @@ impl<'a> Object<'a> {
         for (name, value) in self.0 {
             let Some(value) = value.as_str() else { continue };
             if let Some(name) = name.strip_prefix("request_") {
-                // nginx's `$request_method` is none, and so are the others of that spelling.
+                // nginx's `$request_method` isn't a header field, and neither are other names in this spelling.
                 if name.starts_with(|first: char| first.is_ascii_uppercase()) {
                     add(&mut headers, name, value);
                 }

@@ -1,4 +1,4 @@
-//! Formats that have a name, and no string of a proxy's own.
+//! Formats that have a name, and that no proxy's format string describes.
 
 use std::sync::LazyLock;
 

@@ -32,12 +32,12 @@ pub(crate) use self::source::{LONGEST_LINE, Line, Source};
 use self::time::TimeCache;
 use self::w3c::Columns;
 
-/// A request as a line of a log has it. It borrows from the line.
+/// A request, as a log line describes it. It borrows from the line.
 #[derive(Debug)]
 pub(crate) struct Entry<'a> {
     /// Nanoseconds since the Unix epoch.
     pub(crate) nanos: u64,
-    /// `None` if the log has none, such as for a client on a Unix socket.
+    /// `None` if the log has no address, such as for a client on a Unix socket.
     pub(crate) client: Option<IpAddr>,
     /// The name of an authenticated user.
     pub(crate) user: Option<Cow<'a, str>>,
@@ -45,16 +45,16 @@ pub(crate) struct Entry<'a> {
     /// The path and the query.
     pub(crate) target: Cow<'a, [u8]>,
     pub(crate) status: u16,
-    /// The bytes of the response's body.
+    /// The length of the response body, in bytes.
     pub(crate) length: u64,
-    /// Header fields of the request. Values that no header can have are left out.
+    /// The request's header fields. Values that no header can have are left out.
     pub(crate) headers: Headers<'a>,
 }
 
-/// Names, in lower case, with their values. Plain logs have two of them.
+/// Names, in lower case, with their values. Plain logs have two.
 pub(crate) type Headers<'a> = SmallVec<[(Cow<'a, str>, Cow<'a, [u8]>); 2]>;
 
-/// A line of a file. Files are numbered in the order of their begin.
+/// A line in a file. Files are numbered in the order in which they begin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) file: usize,
@@ -77,14 +77,14 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Parses the lines of a file. Lines of the same second share the work of reading the time.
+/// Parses a file's lines. Lines in the same second share the work of reading the time.
 #[derive(Debug)]
 pub(crate) struct Parser {
     format: Format,
-    /// Whether anybody reads header fields.
+    /// Whether any policy or report reads header fields.
     has_headers: bool,
     times: TimeCache,
-    /// What `#Fields:` names.
+    /// The columns that `#Fields:` names.
     columns: Option<Arc<Columns>>,
     json: Arc<json::Names>,
 }
@@ -96,7 +96,7 @@ impl Parser {
         Self { format, has_headers: true, times: TimeCache::default(), columns, json }
     }
 
-    /// Without `has_headers`, the entries of lines that are not JSON have no header fields.
+    /// Without `has_headers`, entries have no header fields, unless the line is JSON.
     pub(crate) fn with_headers(self, has_headers: bool) -> Self {
         Self { has_headers, ..self }
     }
@@ -105,7 +105,7 @@ impl Parser {
     ///
     /// # Errors
     ///
-    /// If it is not a request in the format.
+    /// If it isn't a request in the format.
     pub(crate) fn parse<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
         let problem = match self.parse_message(line) {
             Ok(entry) => return Ok(entry),
@@ -119,7 +119,7 @@ impl Parser {
         Err(problem)
     }
 
-    /// Parses a line that is behind no prefix.
+    /// Parses a line without a prefix.
     fn parse_message<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
         let (times, has_headers) = (&mut self.times, self.has_headers);
         let fields = HeaderFields { required: false, wanted: has_headers };
@@ -142,7 +142,7 @@ impl Parser {
         entry.map(Some)
     }
 
-    /// Parses a line by what it looks like. None of these formats can be taken for another one.
+    /// Detects a line's format and parses it. No line fits two of these formats.
     fn parse_any<'a>(&mut self, line: &'a [u8]) -> Result<Option<Entry<'a>>, Unreadable> {
         if line.starts_with(b"#") || self.columns.is_some() {
             return self.parse_w3c(line);
@@ -166,7 +166,7 @@ impl Parser {
                  --log-config), or print its log with times (docker logs -t, journalctl -o short-iso), and describe the \
                  lines by --log-format",
             ),
-            // A name in place of the address, say.
+            // Perhaps a name in place of the address.
             () if line.windows(5).any(|part| matches!(part, [b' ', b'[', b'0'..=b'9', b'0'..=b'9', b'/'])) => problem,
             () => Unreadable::new(
                 "it is in no format that is recognised; describe it in nginx's notation, such as --log-format \
@@ -196,17 +196,17 @@ impl Parser {
     }
 }
 
-/// A line whose second field is no address is another one than that of a virtual host.
+/// A line whose second field isn't an address is not a virtual host's.
 fn with_client(entry: Entry<'_>) -> Result<Entry<'_>, Unreadable> {
     if entry.client.is_some() { Ok(entry) } else { Err(Unreadable::new("there is no address")) }
 }
 
-/// The header field of a cookie that is logged by itself.
+/// Returns the header field for a cookie that is logged by itself.
 fn cookie(name: &str, value: &[u8]) -> (Cow<'static, str>, Cow<'static, [u8]>) {
     ("cookie".into(), Cow::Owned([name.as_bytes(), b"=", value].concat()))
 }
 
-/// Reads the last address of `X-Forwarded-For`: the one that the nearest proxy has seen. Clients can forge the others.
+/// Reads the last address in `X-Forwarded-For`, which the nearest proxy has seen. Clients can forge the others.
 fn forwarded(list: &[u8]) -> Option<IpAddr> {
     let last = list.rsplit(|byte| *byte == b',').next()?;
     plain::address(last.trim_ascii()).ok().flatten()

@@ -1,8 +1,8 @@
-//! Times that cannot be true, by those of the lines around them.
+//! Corrects times that cannot be true, from the lines around them.
 
 use super::block::Block;
 
-/// The times of a file: how far they have come, and which lines are out of order.
+/// A file's times: how far they have come, and which lines are out of order.
 #[derive(Debug)]
 pub(super) struct Neighbours {
     /// In nanoseconds.
@@ -18,14 +18,13 @@ pub(super) struct Neighbours {
 pub(crate) struct Disorder {
     /// Put in order.
     pub(crate) sorted: Misplaced,
-    /// Older than the lines before them by more than the window. They count at the latest time of those.
+    /// Older than the lines before them by more than the window. They count at the latest time before them.
     pub(crate) late: Misplaced,
-    /// Newer than the lines behind them by more than the window. They count at times between
-    /// those of the lines around them.
+    /// Newer than the lines behind them by more than the window. They count at times between their neighbours' times.
     pub(crate) ahead: Misplaced,
 }
 
-/// A number of lines, and by how much they were misplaced at most.
+/// The number of lines, and by how much they were misplaced at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Misplaced {
     pub(crate) lines: u64,
@@ -49,13 +48,13 @@ impl Neighbours {
         Self { window, reached: None, doubted: None }
     }
 
-    /// The latest time of the lines that were settled.
+    /// Returns the latest time in settled lines.
     pub(super) const fn reached(&self) -> Option<u64> {
         self.reached
     }
 
-    /// Takes the next block of the file; the last one may be not full, or empty. Calls `settle` for each block whose
-    /// times are settled.
+    /// Takes the file's next block. Only the last one may be partly filled or empty. Calls `settle` for each block
+    /// whose times are settled.
     pub(super) fn take(&mut self, block: Block, disorder: &mut Disorder, mut settle: impl FnMut(Block)) {
         let is_last = !block.is_full();
         if let Some(doubted) = self.doubted.take() {
@@ -71,8 +70,8 @@ impl Neighbours {
         }
     }
 
-    /// Whether a line is newer than all before it by more than the window: there was nothing to log for so long, or the
-    /// time is not true.
+    /// Whether a line is newer than all before it by more than the window. Either the server had nothing to log in
+    /// between, or the time is wrong.
     fn is_doubtful(&self, block: &Block) -> bool {
         let Some(mut reached) = self.reached else { return true };
         block.times_from(0).any(|nanos| {
@@ -82,7 +81,7 @@ impl Neighbours {
         })
     }
 
-    /// Settles the times of a block, which `next` follows.
+    /// Settles a block's times. `next` is the block behind it.
     fn settled(&mut self, mut block: Block, next: &Block, disorder: &mut Disorder) -> Block {
         let mut followers = Followers::new(&block, next);
         // Lines that are ahead, until the next line that is not.
@@ -116,7 +115,7 @@ impl Neighbours {
     }
 }
 
-/// Gives lines that are ahead times between those of the lines around them.
+/// Gives lines that are ahead evenly spread times between their neighbours' times.
 fn spread(block: &mut Block, ahead: &[usize], from: u64, until: u64) {
     let parts = ahead.len() as u64 + 1;
     for (part, index) in (1..parts).zip(ahead) {
@@ -124,9 +123,9 @@ fn spread(block: &mut Block, ahead: &[usize], from: u64, until: u64) {
     }
 }
 
-/// The usual time of the lines behind a line.
+/// The usual time in the lines behind a line.
 struct Followers {
-    /// The later one of the medians of two whole blocks.
+    /// The later of two whole blocks' medians.
     of_blocks: Option<u64>,
     is_last: bool,
 }

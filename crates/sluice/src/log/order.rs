@@ -1,4 +1,4 @@
-//! Puts requests in the order of their times.
+//! Sorts requests by time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -6,20 +6,20 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::block::Block;
 use super::{Entry, Place};
 
-/// Requests that were read, and may be older than those that are read next.
+/// Requests that were read, and that may be newer than requests that are read next.
 ///
-/// In a log that is in order, each goes to the end of a queue. The others are in a heap.
+/// In a log that is in order, each request goes to the end of a queue. The others are in a heap.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     queue: VecDeque<Key>,
     others: BinaryHeap<Reverse<Key>>,
     blocks: Vec<Used>,
-    /// The blocks without a request.
+    /// Blocks without a request.
     spare: Vec<usize>,
     bytes: usize,
 }
 
-/// Requests of the same time are in the order of their files and lines.
+/// Requests with the same time are in the order of their files and lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
     nanos: u64,
@@ -50,7 +50,7 @@ impl Turn {
 }
 
 impl Order {
-    /// Takes the requests of a block, and returns an empty block.
+    /// Takes a block's requests, and returns an empty block.
     pub(super) fn add(&mut self, block: Block, file: usize) -> Block {
         let number = self.spare.pop().unwrap_or_else(|| {
             self.blocks.push(Used::default());
@@ -75,7 +75,7 @@ impl Order {
         spare
     }
 
-    /// The memory of the requests that wait.
+    /// Returns the memory that waiting requests occupy.
     pub(super) const fn bytes(&self) -> usize {
         self.bytes
     }
@@ -101,7 +101,7 @@ impl Order {
         self.blocks[turn.0.block].block.entry(turn.0.index)
     }
 
-    /// Frees the memory of a request, with that of its block.
+    /// Frees a request's memory, and its block's if that was the last request.
     pub(super) fn release(&mut self, turn: Turn) {
         let used = &mut self.blocks[turn.0.block];
         used.waiting -= 1;

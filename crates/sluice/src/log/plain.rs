@@ -1,4 +1,4 @@
-//! The combined and the common log format, of nginx and Apache.
+//! The combined and the common log format, as nginx and Apache write them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -8,12 +8,12 @@ use memchr::{memchr, memchr2};
 use super::time::TimeCache;
 use super::{Entry, Headers, Unreadable};
 
-/// What is read of the fields behind the bytes.
+/// How to read the header fields behind the bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HeaderFields {
     /// Whether a line without them is an error.
     pub(super) required: bool,
-    /// Whether anybody reads them.
+    /// Whether any policy or report reads them.
     pub(super) wanted: bool,
 }
 
@@ -57,7 +57,7 @@ pub(super) fn parse_with_host<'a>(
     let mut entry = parse(rest, times, fields)?;
     if fields.wanted {
         if let Ok(host) = std::str::from_utf8(host) {
-            // The port is that of the server, and not of the field.
+            // The port is the server's, and not part of the header field.
             let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
             entry.headers.push(("host".into(), Cow::Borrowed(name.as_bytes())));
         }
@@ -65,9 +65,10 @@ pub(super) fn parse_with_host<'a>(
     Ok(entry)
 }
 
-/// Splits `USER [TIME]`. The name of a user may have spaces and brackets, so the time is the first that is one.
+/// Splits `USER [TIME]`. A user's name may have spaces and brackets, so the first text in brackets that is a time ends
+/// it.
 fn user_and_time<'a>(text: &'a [u8], times: &mut TimeCache) -> Result<(&'a [u8], u64, &'a [u8]), Unreadable> {
-    /// A line of nothing but brackets is not searched to its end.
+    /// Bounds the search in a line that is full of brackets.
     const MOST_TRIES: usize = 16;
     const LEAST_TIME: usize = "1700000000".len();
     let mut from = 0;
@@ -79,7 +80,7 @@ fn user_and_time<'a>(text: &'a [u8], times: &mut TimeCache) -> Result<(&'a [u8],
             continue;
         }
         match until(&text[from..], b']') {
-            // Also a number, but none as short as in a name.
+            // A time may be a number, but one that is this short is part of a name.
             Some((time, _)) if time.len() < LEAST_TIME => continue,
             Some((time, rest)) => match times.read(time) {
                 Ok(nanos) => return Ok((&text[..at - 1], nanos, rest)),
@@ -141,7 +142,7 @@ struct Quoted<'a> {
     is_escaped: bool,
 }
 
-/// Splits off what is in quotation marks, behind spaces. A mark behind a backslash is part of it.
+/// Splits off the text in quotation marks, behind spaces. A mark behind a backslash is part of the text.
 fn quoted(text: &[u8]) -> Option<(Quoted<'_>, &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
     let (end, is_escaped) = closing_quote(text)?;
@@ -161,13 +162,13 @@ pub(super) fn closing_quote(text: &[u8]) -> Option<(usize, bool)> {
 }
 
 impl<'a> Quoted<'a> {
-    /// The text, or a part of it, as it was before the server escaped it.
+    /// Returns the text, or a part of it, as it was before the server escaped it.
     fn unescaped(self, part: &'a [u8]) -> Cow<'a, [u8]> {
         if self.is_escaped { unescaped(part) } else { Cow::Borrowed(part) }
     }
 }
 
-/// Reads an address, perhaps with a port or a zone. `-` stands for a client without one.
+/// Reads an address, perhaps with a port or a zone. `-` stands for a client without an address.
 pub(super) fn address(text: &[u8]) -> Result<Option<IpAddr>, Unreadable> {
     if let Some(address) = ipv4(text) {
         return Ok(Some(address.into()));
@@ -194,7 +195,7 @@ fn other_address(text: &str) -> Option<IpAddr> {
     text.parse().ok().map(|with_port: SocketAddr| with_port.ip())
 }
 
-/// The form of nearly all lines.
+/// The fast path for nearly all lines.
 fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut index = 0;
@@ -216,8 +217,8 @@ fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     (index == 3 && digits > 0).then(|| octets.into())
 }
 
-/// Reads a status. One of 0 (nginx: 000, HAProxy: -1) stands for a client that left before there was one, and becomes
-/// 499, as nginx logs such requests.
+/// Reads a status. A status of 0 (nginx: 000, HAProxy: -1) stands for a client that left before the response, and
+/// becomes 499, as nginx logs such requests.
 pub(super) fn status(text: &[u8]) -> Option<u16> {
     if text == b"-1" {
         return Some(CLIENT_LEFT);
@@ -234,7 +235,7 @@ pub(super) fn status(text: &[u8]) -> Option<u16> {
 /// nginx's status for a client that closed its connection before the response.
 const CLIENT_LEFT: u16 = 499;
 
-/// Reads a number of bytes; `-` is none.
+/// Reads a number of bytes; `-` stands for 0.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     if text == b"-" {
         return Some(0);
@@ -267,7 +268,7 @@ pub(super) fn text_of(field: &[u8]) -> Result<Option<Cow<'_, str>>, Unreadable> 
     text.map(Some).ok_or_else(|| Unreadable::new("the name of the user is not UTF-8"))
 }
 
-/// Undoes the escapes of the servers: `\"`, `\\`, and `\x16` for bytes that are not printed.
+/// Undoes the servers' escapes: `\"`, `\\`, and `\x16` for bytes that are not printed.
 pub(super) fn unescaped(text: &[u8]) -> Cow<'_, [u8]> {
     if memchr(b'\\', text).is_none() {
         return Cow::Borrowed(text);

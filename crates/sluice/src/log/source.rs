@@ -1,4 +1,4 @@
-//! The files of a log: plain or compressed, or standard input.
+//! A log's files: plain or compressed, or standard input.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read};
@@ -10,16 +10,16 @@ use memchr::memchr;
 
 use super::decompress::{Gzip, Zstd};
 
-/// Lines beyond this are not buffered, and are unreadable.
+/// Longer lines are not buffered, and are unreadable.
 pub(crate) const LONGEST_LINE: usize = 1 << 18;
 
-/// The buffer of a file, unless its lines are longer. Many files may be open.
+/// The buffer for a file, unless its lines are longer. Many files may be open.
 const LEAST_BUFFER: usize = 1 << 17;
 
-/// How many bytes are kept of a longer line.
+/// How many bytes we keep from a longer line.
 const SHOWN: usize = 256;
 
-/// Reads the lines of one file, in memory that does not grow.
+/// Reads one file's lines, in memory that does not grow.
 pub(crate) struct Source {
     reader: Box<dyn Read>,
     buffer: Vec<u8>,
@@ -27,9 +27,9 @@ pub(crate) struct Source {
     from: usize,
     until: usize,
     is_over: bool,
-    /// Whether something was read.
+    /// Whether a byte was read.
     is_begun: bool,
-    /// The begin of the last line that was too long.
+    /// The beginning of the last line that was too long.
     begin: Vec<u8>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Line<'a> {
     Whole(&'a [u8]),
-    /// The begin of a line that is longer than [`LONGEST_LINE`].
+    /// The beginning of a line that is longer than [`LONGEST_LINE`].
     TooLong(&'a [u8]),
 }
 
@@ -54,7 +54,7 @@ impl Source {
         Self::new(progress.wrap_read(file))
     }
 
-    /// Reads what `file` has, and decompresses it if it begins as files of gzip, zstd or xz do.
+    /// Reads `file`, and decompresses it if it begins like a gzip, zstd or xz file.
     pub(crate) fn new(file: impl Read + 'static) -> io::Result<Self> {
         let mut file = file;
         let mut magic = [0; 6];
@@ -117,7 +117,7 @@ impl Source {
         }
     }
 
-    /// Skips the mark that says that a file is UTF-8.
+    /// Skips the byte order mark of a UTF-8 file.
     fn skip_mark(&mut self) -> io::Result<()> {
         const MARK: &[u8] = b"\xef\xbb\xbf";
         self.is_begun = true;
@@ -130,13 +130,13 @@ impl Source {
         Ok(())
     }
 
-    /// The memory of the buffers.
+    /// The memory in the buffers.
     #[cfg(test)]
     pub(crate) fn capacity(&self) -> usize {
         self.buffer.capacity() + self.begin.capacity()
     }
 
-    /// Reads on, behind what was not returned.
+    /// Reads more, behind the bytes that were not returned.
     fn fill(&mut self) -> io::Result<()> {
         if self.from > 0 {
             self.buffer.copy_within(self.from..self.until, 0);

@@ -1,13 +1,12 @@
-//! Lines behind what a syslog daemon or a container runtime writes before them.
+//! Lines behind a prefix that a syslog daemon or a container runtime has written.
 
-/// The messages that a line may have behind a prefix such as `<134>1 2026-03-02T08:00:00Z host app 7 - - ` or
-/// `Mar  2 08:00:00 host app[7]: `, or `2026-03-02T08:00:00Z stdout F `. Empty if the line does not begin as such a
-/// prefix does.
+/// The messages that a line may have behind a prefix such as `<134>1 2026-03-02T08:00:00Z host app 7 - - ` or `Mar 2
+/// 08:00:00 host app[7]: `, or `2026-03-02T08:00:00Z stdout F `. Empty if the line does not begin with such a prefix.
 pub(super) fn messages(line: &[u8]) -> impl Iterator<Item = &[u8]> {
-    /// A tag ends with a colon, and so may what is behind it.
+    /// A tag ends with a colon, but the text behind it may contain colons, too.
     const MOST: usize = 3;
     let is_prefixed = begins_as_prefix(line);
-    // What clients send is behind the first quotation mark.
+    // Text that clients send is behind the first quotation mark.
     let end = memchr::memchr(b'"', line).unwrap_or(line.len());
     let words = line.strip_prefix(b"<").and_then(|_| {
         let mut spaces = memchr::memchr_iter(b' ', &line[..end]);

@@ -52,8 +52,9 @@ fn users_may_have_spaces_and_brackets() {
     assert_eq!(parse(line).unwrap().user.as_deref(), Some("Ann Lee"));
 }
 
+/// The lines are from Caddy, Traefik and nginx.
 #[test]
-fn json_of_caddy_traefik_and_nginx_is_read() {
+fn json_logs_are_read() {
     let caddy = r#"{"ts":1700000000.25,"request":{"remote_ip":"203.0.113.7","remote_port":"4711","method":"GET","host":"x.example","uri":"/a?b","headers":{"User-Agent":["curl"],"X-Api-Key":["k"]}},"user_id":"","duration":0.1,"size":12,"status":200}"#;
     let traefik = r#"{"StartUTC":"2023-11-14T22:13:20.25Z","ClientHost":"203.0.113.7","RequestMethod":"GET","RequestHost":"x.example","RequestPath":"/a?b","DownstreamStatus":200,"DownstreamContentSize":12,"ClientUsername":"-","request_User-Agent":"curl","request_X-Api-Key":"k"}"#;
     let nginx = r#"{"msec":"1700000000.250","remote_addr":"203.0.113.7","request_method":"GET","host":"x.example","request_uri":"/a?b","status":"200","body_bytes_sent":"12","remote_user":"","http_user_agent":"curl"}"#;
@@ -86,7 +87,7 @@ fn lines_behind_prefixes_are_read() {
         let entry = parse(&line).unwrap();
         assert_eq!((entry.nanos, &*entry.target), (971_186_136_000_000_000, &b"/a:"[..]), "{line}");
     }
-    // What a client sends is no prefix.
+    // Text that a client sends is never taken for a prefix.
     let forged = format!(r#"203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "x" 400 0 "-" "Mar  2 a b: {line}""#);
     assert!(parse(&forged).is_err());
     assert!(parse(&format!("Mar  2 08:00:00 host nginx: \"x: {line}")).is_err());
@@ -139,7 +140,7 @@ fn hostile_lines_are_errors() {
     assert_eq!(parse("- - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 1").unwrap().client, None);
 }
 
-/// The names of formats.
+/// The formats' names.
 const NAMES: [&str; 12] = [
     "auto",
     "combined",
@@ -168,7 +169,7 @@ fn lines(file: Vec<u8>) -> Vec<Result<Vec<u8>, usize>> {
 }
 
 #[test]
-fn lines_end_as_they_do_on_any_system() {
+fn any_line_ending_is_accepted() {
     assert!(lines(b"".to_vec()).is_empty());
     let expected = [b"one".to_vec(), b"".to_vec(), b"two".to_vec()].map(Ok);
     for file in ["one\n\ntwo", "one\n\ntwo\n", "one\r\n\r\ntwo\r\n", "one\r\n\r\ntwo"] {
@@ -214,7 +215,7 @@ fn zeros_and_marks_lose_no_line() {
     assert_eq!(lines([&one[..], &[0; 1_000], &one].concat()), [b"one".to_vec(), b"one".to_vec()].map(Ok));
     assert_eq!(lines(b"\xef\xbb\xbfone\n".to_vec()), expected);
     assert_eq!(lines(b"\xef\xbb\xbf".to_vec()), []);
-    // One stray byte is not the end of a file that is cut off.
+    // One stray byte does not look like a file that was cut off.
     for garbage in [&b"what"[..], b"w", b"\0\0\n"] {
         let mut garbage = Source::new(Cursor::new([&one[..], garbage].concat())).unwrap();
         assert_eq!(garbage.next_line().unwrap(), Some(Line::Whole(b"one")));
@@ -224,7 +225,7 @@ fn zeros_and_marks_lose_no_line() {
     assert!(Source::new(Cursor::new(b"\xff\xfeo\0n\0".to_vec())).is_err());
 }
 
-/// A small file of gzip that becomes a large log.
+/// A small gzip file expands to a large log.
 #[test]
 fn a_line_without_end_takes_no_memory() {
     use std::io::{Read, Write};
@@ -257,7 +258,7 @@ fn binary_files_are_lines_that_are_errors() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// Whatever a log has, it is a request or an error.
+    /// Any line is a request or an error.
     #[test]
     fn no_line_panics(line in prop::collection::vec(any::<u8>(), 0..300)) {
         for format in NAMES {
@@ -265,7 +266,7 @@ proptest! {
         }
     }
 
-    /// The same for lines that are almost right.
+    /// Any line that is almost right is a request or an error, too.
     #[test]
     fn no_damaged_line_panics(at in 0_usize..140, bytes in prop::collection::vec(any::<u8>(), 0..9), gone in 0_usize..9) {
         let mut line = br#"203.0.113.7 - al\x69ce [10/Oct/2000:13:55:36 -0700] "GET /a?b=c HTTP/1.1" 404 2326 "http://x.example/" "Curl \"8\"""#.to_vec();
@@ -279,7 +280,7 @@ proptest! {
         }
     }
 
-    /// What a server escapes is read as it was.
+    /// Reading undoes a server's escapes.
     #[test]
     fn written_requests_are_read(
         ip in any::<IpAddr>(),

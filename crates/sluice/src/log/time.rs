@@ -1,12 +1,13 @@
-//! The times of a log.
+//! The times in a log.
 
 use super::Unreadable;
 
 const NANOS: u64 = 1_000_000_000;
-/// The first second of the year 2500. A timestamp has nanoseconds until 2554, and the limits need some time after it.
+/// The first second of the year 2500. Timestamps in nanoseconds end in 2554, and the limits need some time after the
+/// log's.
 const END: u64 = 16_725_225_600;
 
-/// The last time that was read: neighbouring lines mostly have the same.
+/// The last time that was read, because neighbouring lines mostly have the same.
 #[derive(Debug, Default)]
 pub(super) struct TimeCache {
     text: [u8; LENGTH],
@@ -28,7 +29,7 @@ impl TimeCache {
     }
 }
 
-/// Whether there is something in a line that looks like a time: `12:34:56`, or the seconds of our days.
+/// Whether a line contains a text that looks like a time: `12:34:56`, or ten digits, as Unix seconds have.
 pub(super) fn is_in(line: &[u8]) -> bool {
     let is_clock = |part: &[u8]| {
         let form = part.iter().map(|byte| if byte.is_ascii_digit() { b'0' } else { *byte });
@@ -38,8 +39,8 @@ pub(super) fn is_in(line: &[u8]) -> bool {
     line.windows("00:00:00".len()).any(is_clock) || digits.into_iter().any(|digits| digits.len() >= "1700000000".len())
 }
 
-/// Reads a time by its form: that of plain logs, also with a fraction of the second or without an offset, RFC 3339, or
-/// a number.
+/// Reads a time by its form: a plain log's (also with a fraction of a second, or without an offset), RFC 3339, or a
+/// number.
 pub(super) fn any(text: &[u8]) -> Result<u64, Unreadable> {
     /// Longer than any time.
     const LONGEST: usize = 64;
@@ -79,7 +80,7 @@ fn iso(text: &str) -> Result<u64, Unreadable> {
     rfc3339(text).or_else(|_| rfc3339(&with_point(text))).or_else(|_| rfc3339(&format!("{}Z", with_point(text))))
 }
 
-/// The nanoseconds of a fraction, whose whole is `unit` nanoseconds. Digits beyond them are dropped.
+/// Returns a fraction's nanoseconds, if the whole is `unit` nanoseconds. Digits beyond them are dropped.
 fn fraction_nanos(digits: &str, unit: u64) -> u64 {
     let mut digit = unit;
     digits.bytes().fold(0, |nanos, byte| {
@@ -107,8 +108,8 @@ pub(super) fn rfc3339(text: &str) -> Result<u64, Unreadable> {
     from_seconds(time.as_second(), u32::try_from(time.subsec_nanosecond()).unwrap_or(0))
 }
 
-/// Reads a number of seconds, milliseconds, microseconds or nanoseconds: of these, the one that lies between the years
-/// 1973 and 2500.
+/// Reads a number in seconds, milliseconds, microseconds or nanoseconds, whichever unit puts it between the years 1973
+/// and 2500.
 pub(super) fn number(text: &str) -> Result<u64, Unreadable> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let whole: u64 = whole.parse().map_err(|_| no_time())?;
@@ -174,7 +175,8 @@ fn digits(text: &[u8]) -> Result<u32, Unreadable> {
     })
 }
 
-/// The days from 1970-01-01 to a day of the Gregorian calendar: <https://howardhinnant.github.io/date_algorithms.html>.
+/// Returns the days from 1970-01-01 to a day in the Gregorian calendar:
+/// <https://howardhinnant.github.io/date_algorithms.html>.
 fn days_since_epoch(year: u32, month: u32, day: u32) -> i64 {
     // Years begin in March, so that the leap day is the last of its year.
     let year = i64::from(year) - i64::from(month <= 2);
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn times_of_plain_logs_are_those_of_another_reader() {
+    fn plain_times_are_read_as_by_jiff() {
         for (clf, iso) in [
             ("10/Oct/2000:13:55:36 -0700", "2000-10-10T13:55:36-07:00"),
             ("29/Feb/2024:23:59:59 +0000", "2024-02-29T23:59:59Z"),

@@ -1,4 +1,4 @@
-//! The W3C's extended format, of IIS and CloudFront: `#Fields:` names the columns.
+//! The W3C extended format, which IIS and CloudFront write: `#Fields:` names the columns.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use super::time;
 use super::{Entry, Headers, Unreadable, forwarded};
 use crate::path::percent_decoded;
 
-/// The columns of the lines that follow.
+/// The columns in the lines that follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Columns(Vec<Column>);
 
@@ -35,7 +35,7 @@ impl Columns {
         Self(names.split_ascii_whitespace().map(column).collect())
     }
 
-    /// The names that a log cannot do without, and that these columns lack.
+    /// Returns a column that every log needs, and that is missing here.
     pub(super) fn missing(&self) -> Option<&'static str> {
         let has = |wanted: &[Column]| self.0.iter().any(|column| wanted.contains(column));
         if !has(&[Column::Date]) || !has(&[Column::Time]) {
@@ -112,7 +112,7 @@ fn column(name: &str) -> Column {
         "cs-uri" => Column::Target,
         "sc-status" => Column::Status,
         "sc-bytes" => Column::Bytes,
-        // CloudFront's `cs(Host)` is the name of the distribution.
+        // CloudFront's `cs(Host)` is the distribution's name.
         "cs-host" | "x-host-header" => Column::Header("host".to_owned()),
         "cs(host)" => Column::Ignored,
         lower => match lower.strip_prefix("cs(").and_then(|rest| rest.strip_suffix(')')) {
@@ -144,7 +144,7 @@ fn split<'a>(line: &'a [u8], values: &mut Vec<&'a [u8]>) {
     }
 }
 
-/// Undoes the escapes of CloudFront (`%20`, also twice: `%2520`) and of IIS (`+` is a space).
+/// Undoes the escapes of CloudFront (`%20`, also twice: `%2520`) and IIS (`+` is a space).
 fn decoded(value: &[u8]) -> Cow<'_, [u8]> {
     if !value.contains(&b'%') {
         let spaced = value.contains(&b'+') && !value.contains(&b' ');

@@ -1,4 +1,4 @@
-//! The response that a line of a log stands for.
+//! The response that a log line stands for.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 use tower_sluice::Verdict;
 use tower_sluice::direct::{Admission, Http};
 
-/// The status and the length of a response.
+/// A response's status and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub(super) status: u16,
@@ -18,7 +18,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Ends a request by this response, on which some charges depend. Returns the verdict with these.
+    /// Ends a request with this response, on which some charges depend. Returns the verdict, which includes them.
     pub(super) fn end(self, admission: Admission<Http>) -> Option<Verdict> {
         if !admission.awaits_end() {
             return admission.into_verdict();
@@ -26,14 +26,14 @@ impl Answer {
         let mut response = Response::new(Zeros { left: self.length.min(LONGEST) });
         *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::OK);
         let mut response = admission.respond(response);
-        // Some limits count the bytes of the body, or until its end.
+        // Some limits count the body's bytes, or hold until its end.
         let mut context = Context::from_waker(Waker::noop());
         while let Poll::Ready(Some(Ok(_))) = Pin::new(response.body_mut()).poll_frame(&mut context) {}
         response.extensions_mut().remove()
     }
 }
 
-/// A longer body is a mistake of the log.
+/// A longer body is a mistake in the log.
 const LONGEST: u64 = 1 << 40;
 
 /// A body of this many zeros.
@@ -42,7 +42,7 @@ struct Zeros {
     left: u64,
 }
 
-/// A chunk of them. They are never read, so that they take no memory.
+/// A chunk of the body. It is never read, so it takes no memory.
 static ZEROS: [u8; 1 << 20] = [0; 1 << 20];
 
 impl Body for Zeros {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower_sluice::time::{Clock, Timestamp};
 
-/// The time of the log's lines. Clones share it.
+/// The time in the log's lines. Clones share it.
 ///
-/// Queues read tokio's clock, which is paused. If there are any, this clock follows it, so that the two always show the
-/// same time, also between two lines, when the turn of a waiting request comes. Otherwise it is a number, which is
-/// faster to read.
+/// Queues read tokio's clock, which is paused. If there are queues, this clock follows tokio's, so both always show the
+/// same time, even between two lines, when a waiting request departs. Otherwise, it is a number, which is faster to
+/// read.
 #[derive(Clone, Default)]
 pub(crate) struct LogClock(Arc<Shared>);
 
@@ -21,7 +21,7 @@ struct Shared {
     origin: OnceLock<Origin>,
 }
 
-/// An instant on both clocks.
+/// One instant on both clocks.
 struct Origin {
     nanos: u64,
     instant: Instant,
@@ -38,7 +38,7 @@ impl LogClock {
         self.0.origin.get_or_init(|| Origin { nanos, instant: Instant::now() });
     }
 
-    /// Returns the instant of a time on tokio's clock, if this clock follows it.
+    /// Converts a time to an instant on tokio's clock, if this clock follows it.
     pub(super) fn instant(&self, nanos: u64) -> Option<Instant> {
         let origin = self.0.origin.get()?;
         Some(origin.instant + Duration::from_nanos(nanos.saturating_sub(origin.nanos)))

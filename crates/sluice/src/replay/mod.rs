@@ -1,4 +1,4 @@
-//! Replays a log: its lines drive the limits of a configuration, and its times the clock.
+//! Replays a log: its lines drive a configuration's limits, and its times the clock.
 
 mod answer;
 mod clock;
@@ -33,7 +33,7 @@ use crate::routes::Routes;
 use crate::words::FileWords;
 use crate::{descriptors, stores};
 
-/// The limits of one configuration, and the counts of their decisions.
+/// One configuration's limits, and how often each decided what.
 pub(crate) struct Replay {
     pub(crate) file: String,
     routes: Routes,
@@ -45,7 +45,7 @@ pub(crate) struct Replay {
     /// Whether requests may wait.
     delays: bool,
     needs: Needs,
-    /// Kept, since its layers use it.
+    /// Kept alive for its layers.
     _config: Config,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct RouteReplay {
     pub(crate) policies: Vec<PolicyCounts>,
 }
 
-/// A request of the log, and its target as all configurations read it.
+/// A request in the log, and its target as all configurations read it.
 struct Logged<'a, 'b> {
     entry: &'a Entry<'b>,
     target: Option<Target<'a>>,
@@ -73,7 +73,7 @@ struct Arrival {
 struct Arrived {
     arrival: Arrival,
     route: usize,
-    /// The key that each policy makes of it, in the order of the counts.
+    /// The key that each policy extracts, in the order of the counts.
     keys: Vec<Option<PartitionKey>>,
 }
 
@@ -110,7 +110,7 @@ impl Replay {
             let limits = route.layer().map(|layer| layer.handle());
             let statuses = limits.as_ref().map(LimitsHandle::policies).unwrap_or_default();
             delays |= statuses.iter().any(|status| status.delays());
-            // In the order of the file.
+            // In the file's order.
             let policies = words.policies.into_iter().map(|words| {
                 let terms =
                     statuses.iter().find(|status| status.name() == words.name).and_then(|status| status.terms());
@@ -130,7 +130,7 @@ impl Replay {
         })
     }
 
-    /// Asks the limits of its route about a request. Returns its future if it waits.
+    /// Asks the route's limits about a request. Returns its future if it waits.
     fn send(&mut self, request: &mut LineHead, line: &Logged<'_, '_>, arrival: Arrival) -> Sent {
         let Logged { entry, target } = line;
         let Some((route, matched)) = target.as_ref().and_then(|target| self.routes.find(target)) else {
@@ -181,12 +181,12 @@ impl Replay {
 enum Sent {
     /// No policy limits it.
     Unlimited,
-    /// With this status.
+    /// Answered, with this status.
     Answered(u16),
     Waiting(Pin<Box<dyn Future<Output = (Arrived, Answered)>>>),
 }
 
-/// Notes the parts of a policy's key that a line lacks.
+/// Notes the parts in a policy's key that a line lacks.
 #[cold]
 fn note_missing_parts(policy: &mut PolicyCounts, entry: &Entry<'_>, head: &RequestHead<'_>) {
     let has_header = |name: &str| entry.headers.iter().any(|(other, _)| other.eq_ignore_ascii_case(name));
@@ -200,17 +200,17 @@ fn note_missing_parts(policy: &mut PolicyCounts, entry: &Entry<'_>, head: &Reque
     });
 }
 
-/// Sets up a layer: a replay reads verdicts, and nobody reads the fields of its responses.
+/// Sets up a layer for a replay, which reads verdicts but no response fields.
 fn set_up(layer: RateLimitLayerBuilder) -> RateLimitLayerBuilder {
     layer.verdict().fields(RateLimitFields::none())
 }
 
-/// The decision of a policy, if it has decided.
+/// Returns a policy's decision, if it has decided.
 fn decided_by<'a>(policy: &PolicyCounts, verdict: &'a Verdict) -> Option<&'a PolicyVerdict> {
     verdict.policies().iter().find(|decided| decided.name() == policy.name())
 }
 
-/// Counts an answered request with a policy of its route, by the key that the policy makes of it.
+/// Counts an answered request under one policy of its route, with the key that the policy extracts.
 fn record(
     policy: &mut PolicyCounts,
     key: Option<&PartitionKey>,
@@ -233,7 +233,7 @@ fn record(
     let Some(decided) = decided_by(policy, verdict).filter(|decided| !decided.is_passed_over()) else { return };
     let decision = decided.decision();
     if decision.is_allowed() {
-        // The others would have admitted a request that one rejects, and were not charged.
+        // If another policy rejected the request, this one was not charged.
         if verdict.is_allowed() {
             policy.note_admitted(decision.delay(), now);
         }
@@ -242,12 +242,12 @@ fn record(
     }
 }
 
-/// A request that waits for its turn: its number, when it arrived, and in the end its answer.
+/// A waiting request: its number, when it arrived, and in the end its answer.
 type Waiting = Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>;
 
 /// A log that is being replayed against some configurations.
 pub(crate) struct Session {
-    /// Its clock is paused, so that requests that wait do so by the log's clock. It runs only when that clock moves.
+    /// Its clock is paused, so waiting requests follow the log's clock. It runs only when that clock moves.
     runtime: Rc<Runtime>,
     clock: LogClock,
     pub(crate) replays: Vec<Replay>,
@@ -256,7 +256,7 @@ pub(crate) struct Session {
     request: LineHead,
     now: u64,
     pub(crate) log: LogCounts,
-    /// The line, the status and the time of each answer of the first configuration, for tests.
+    /// The first configuration's answers, for tests: line, status and time.
     #[cfg(test)]
     pub(crate) answers: Option<Vec<(u64, u16, u64)>>,
 }
@@ -264,7 +264,7 @@ pub(crate) struct Session {
 impl Session {
     /// # Errors
     ///
-    /// If there can be no runtime.
+    /// If the runtime cannot be built.
     pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> io::Result<Self> {
         let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
         let delays = replays.iter().any(|replay| replay.delays);
@@ -297,7 +297,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// If it is no request of HTTP.
+    /// If it isn't an HTTP request.
     pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
         let logged = Logged { entry, target: Target::read(&entry.target) };
         self.request.read(entry, logged.target.as_ref())?;
@@ -339,7 +339,7 @@ impl Session {
         }
     }
 
-    /// Moves the clock forward. Requests whose turn comes until then are answered at their turn.
+    /// Moves the clock forward. Requests that are due until then are answered at their time.
     fn advance(&mut self, nanos: u64) {
         self.now = nanos;
         self.clock.set(nanos);
@@ -387,7 +387,7 @@ impl Session {
         }
     }
 
-    /// Lets the requests that wait have their turns, and completes the counts.
+    /// Lets the waiting requests depart, and completes the counts.
     pub(crate) fn finish(&mut self) {
         self.runtime().block_on(async {
             while let Some(answered) = self.waiting.next().await {

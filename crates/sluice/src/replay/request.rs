@@ -1,4 +1,4 @@
-//! The request that a line of a log stands for.
+//! The request that a log line stands for.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,10 +14,10 @@ use tower_sluice::key::User;
 use crate::log::{Entry, Unreadable};
 use crate::path::Target;
 
-/// The parts of a request that a policy of the configurations may read. The others are left out, since they take time.
+/// The parts of a request that any policy may read. The others are left out, since they take time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
-    /// Header fields that only a policy reads which names them.
+    /// Header fields that are read only by policies that name them.
     headers: bool,
     /// The path and the query.
     target: bool,
@@ -26,8 +26,8 @@ pub(crate) struct Needs {
 }
 
 impl Needs {
-    /// Everything that a file names. It may name a header as a key, in exemptions and for idempotency, always by this
-    /// word; a cookie, which is in a header; the query as a key; and the path as a key, or in exemptions.
+    /// Looks for everything that a file names. It may name a header as a key, in exemptions and for idempotency, always
+    /// by this word; a cookie, which is in a header; the query as a key; and the path as a key, or in exemptions.
     pub(super) fn of_file(text: &str) -> Self {
         let headers = text.contains("header") || text.contains("cookie:");
         let matched = text.contains("\"path\"") || text.contains("'path'");
@@ -48,7 +48,7 @@ impl Needs {
     }
 }
 
-/// The head of the request of a line. The next line uses its memory.
+/// A request head for a line. The next line reuses its memory.
 #[derive(Debug)]
 pub(crate) struct LineHead {
     needs: Needs,
@@ -65,15 +65,15 @@ impl LineHead {
         self.needs.headers
     }
 
-    /// Becomes the head of a line, with the address of the client as its peer.
+    /// Becomes a line's head, with the client's address as its peer.
     ///
     /// # Errors
     ///
-    /// If the method is none.
+    /// If the method isn't valid.
     pub(crate) fn read(&mut self, entry: &Entry<'_>, target: Option<&Target<'_>>) -> Result<(), Unreadable> {
         let method =
             Method::from_bytes(&entry.method).map_err(|_| Unreadable::new("the method is no method of HTTP"))?;
-        // As the service spells it. `OPTIONS *` and `CONNECT` have no path, and are to no route.
+        // As the service spells it. `OPTIONS *` and `CONNECT` have no path, so they match no route.
         if target.is_none() && *entry.target != b"*"[..] && method != Method::CONNECT {
             return Err(Unreadable::new("the path does not begin with a slash; perhaps the fields have another order"));
         }
@@ -84,7 +84,7 @@ impl LineHead {
         set_headers(entry, self.needs, &mut self.parts.headers);
         let long_query = target.and_then(Target::long_query);
         let extensions = &mut self.parts.extensions;
-        // No log has the port, and no key.
+        // Logs don't have the port, and no key reads it.
         set(extensions, entry.client.map(|ip: IpAddr| ConnectInfo(SocketAddr::new(ip, 0))));
         set(extensions, long_query.map(|query| WholeQuery(Bytes::copy_from_slice(query))));
         set(extensions, entry.user.as_ref().map(|user| User::new(&**user)));

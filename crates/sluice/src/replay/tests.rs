@@ -25,7 +25,7 @@ use crate::report::Options;
 #[path = "../../../../tests/support/trace.rs"]
 mod trace;
 
-/// All algorithms, keys and options that a replay can have an opinion on.
+/// All algorithms, keys and options that can affect a replay.
 const LIMITS: &str = r#"
     [client-ip]
     source = "x-forwarded-for"
@@ -103,7 +103,8 @@ const LIMITS: &str = r#"
     path = "/free"
 "#;
 
-/// Policies that reject nothing in a replay, since each request is over at once; and one that the others spare.
+/// Policies that reject nothing in a replay, since each request is over at once, and one that the policy before it
+/// protects.
 const REJECT_NOTHING: [&str; 3] = ["flight", "all", "overload"];
 
 const PATHS: [&str; 19] = [
@@ -159,7 +160,7 @@ fn log(lines: u64, seed: u64) -> Vec<String> {
     log
 }
 
-/// The app of the configuration: its handlers answer as the request says.
+/// An app with the configuration. Its handlers answer as the request says.
 fn app(clock: &ManualClock) -> Router {
     let config = Config::reader().replay(clock.clone()).parse("limits.toml", LIMITS).unwrap();
     let handler = || {
@@ -222,7 +223,7 @@ async fn drive_app(log: &[String]) -> Answers {
                 let task = tokio::task::spawn_local(async move {
                     let response = answer.await.unwrap();
                     let status = response.status().as_u16();
-                    // Charges by the bytes of a body count once it has ended.
+                    // Charges by body bytes count once the body has ended.
                     axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
                     let millis = tower_sluice::time::Clock::now(&clock).as_nanos() / 1_000_000;
                     answers.borrow_mut().insert(number, (status, millis - first));
@@ -242,14 +243,14 @@ async fn drive_app(log: &[String]) -> Answers {
     Rc::try_unwrap(answers).unwrap().into_inner()
 }
 
-/// At a turn, the queue's task wakes the task of the request, which notes its answer.
+/// When a request is due, the queue's task wakes the request's task, which notes its answer.
 async fn let_tasks_run() {
     for _ in 0..6 {
         tokio::task::yield_now().await;
     }
 }
 
-/// Replays the log. Answers are noted by a session that was asked to.
+/// Replays the log. The session notes the answers, since the test asks it to.
 fn drive_replay(log: &[String]) -> (Answers, Session) {
     let clock = LogClock::default();
     let replay = Replay::new("limits.toml", LIMITS, &clock).unwrap();
@@ -283,10 +284,10 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn a_replay_equals_an_app_request_by_request() {
-    // All in `scripts/slow`, where the test is optimised.
+fn a_replay_equals_an_app() {
+    // `scripts/slow` runs all lines, because the test is optimised there.
     let lines = if std::env::var_os("FULL_TESTS").is_some() { 100_000 } else { 20_000 };
-    // The policies that reject nothing yet, and how many requests have waited.
+    // The policies that have rejected nothing yet, and how many requests have waited.
     let (mut silent, mut waited) = (None, 0);
     let mut trace = Trace::of(1);
     while trace.goes_on([
@@ -307,7 +308,7 @@ fn a_replay_equals_an_app_request_by_request() {
     }
 }
 
-/// Compares each answer, and returns the session of the replay.
+/// Compares each answer, and returns the replay's session.
 fn replay_equals_the_app(log: &[String]) -> Session {
     let expected = runtime().block_on(drive_app(log));
     let (answers, session) = drive_replay(log);
@@ -321,9 +322,9 @@ fn replay_equals_the_app(log: &[String]) -> Session {
     session
 }
 
-/// Each suggestion keeps its promise when the log is replayed with it.
+/// The promised share of clients is never rejected when the log is replayed under the suggestion.
 #[test]
-fn under_a_suggested_limit_so_many_clients_are_never_rejected() {
+fn suggested_limits_keep_their_promise() {
     let log = log(6_000, seed_of(7));
     let limits = |options: &str| {
         format!(
@@ -353,7 +354,7 @@ fn under_a_suggested_limit_so_many_clients_are_never_rejected() {
                 assert_eq!(same, clients);
                 assert!((clients - rejected) * 100_000 >= clients * per_100_000, "{way}: {rejected} of {clients}");
             }
-            // The least limit of a window: one less rejects more.
+            // A window's suggestion is its least limit, so one less rejects more.
             if algorithm != "token-bucket" && per_100_000 == 100_000 {
                 let replay = replayed(&format!("algorithm = \"{algorithm}\", limit = {}", suggestion.limit - 1));
                 assert!(replay.limited[0].policies[0].rejected > 0);

@@ -18,7 +18,7 @@ struct Section {
 /// A label, and the lines of its cell.
 type Cell = (&'static str, Vec<String>);
 
-/// Writes policies of the same route and name next to each other.
+/// Writes policies with the same route and name next to each other.
 pub(super) fn compare(one: &Replay, other: &Replay, options: Options) -> String {
     let mut sections = vec![unlimited(one, other)];
     let mut names = policies(one);
@@ -55,7 +55,7 @@ pub(super) fn compare(one: &Replay, other: &Replay, options: Options) -> String 
     text
 }
 
-/// The names of the files, and the requests that no policy limits.
+/// The files' names, and the requests that no policy limits.
 fn unlimited(one: &Replay, other: &Replay) -> Section {
     let row = |label: &str, left: u64, right: u64| [format!("  {label}"), grouped(left), grouped(right)];
     let rows = vec![
@@ -66,7 +66,7 @@ fn unlimited(one: &Replay, other: &Replay) -> Section {
     Section { heading: String::new(), rows }
 }
 
-/// The first path and the name of each policy.
+/// Each policy's first path and name.
 fn policies(replay: &Replay) -> Vec<(&str, &str)> {
     let mut names = Vec::new();
     for route in &replay.limited {
@@ -81,7 +81,7 @@ fn find<'a>(replay: &'a Replay, path: &str, name: &str) -> Option<(&'a RouteRepl
     policies.find(|(_, policy)| policy.name() == name)
 }
 
-/// A dash stands for what one configuration does not have.
+/// A dash stands for a cell that one configuration does not have.
 fn side_by_side(left: &[Cell], right: &[Cell]) -> Vec<Row> {
     let mut labels: Vec<&str> = left.iter().map(|(label, _)| *label).collect();
     let missing = right.iter().filter(|(label, _)| !left.iter().any(|(other, _)| other == label));

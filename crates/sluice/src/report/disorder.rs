@@ -1,4 +1,4 @@
-//! What a log's disorder does to the figures.
+//! How a log's disorder affects the figures.
 
 use super::units::{count, percentage, span};
 use crate::counts::LogCounts;
@@ -15,7 +15,7 @@ const WINDOWS: [(u64, &str); 5] = [
 ];
 
 impl LogCounts {
-    /// Why the figures may be wrong, and what to do.
+    /// Says why the figures may be wrong, and how to correct them.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let disorder = &self.disorder;

@@ -1,4 +1,4 @@
-//! What to log, so that a policy finds its keys.
+//! Advice on logging, so that policies find their keys.
 
 use std::net::IpAddr;
 
@@ -6,14 +6,14 @@ use super::units::count;
 use crate::counts::{LogCounts, OnlyClient};
 use crate::replay::Replay;
 
-/// What to do about parts of keys that lines lack, and about a proxy that is taken for the client.
+/// Advice on key parts that lines lack, and on a proxy that is taken for the client.
 pub(super) fn hints(log: &LogCounts, replays: &[Replay]) -> Vec<String> {
     let mut hints = hints_on_keys(replays);
     hints.extend(hint_on_proxy(log));
     hints
 }
 
-/// So many requests of one client, with an address that is no client's, are those of a proxy.
+/// If at least this many requests come from one client, with an address that cannot be a client's, it is a proxy.
 const MANY: u64 = 20;
 
 fn hint_on_proxy(log: &LogCounts) -> Option<String> {
@@ -30,7 +30,7 @@ fn hint_on_proxy(log: &LogCounts) -> Option<String> {
     })
 }
 
-/// For each part of a key that lines lack, what to do.
+/// Advice for each key part that lines lack.
 fn hints_on_keys(replays: &[Replay]) -> Vec<String> {
     let mut missing: Vec<(&str, u64)> = Vec::new();
     let routes = replays.iter().flat_map(|replay| &replay.limited);

@@ -1,4 +1,4 @@
-//! The report of a replay.
+//! The report on a replay.
 
 mod compare;
 mod disorder;

@@ -13,7 +13,7 @@ pub(super) struct Plot {
     pub(super) rejected: String,
     /// The greatest count, which the highest block stands for.
     pub(super) most: u64,
-    /// How many bins a column has.
+    /// The number of bins per column.
     pub(super) bins_per_column: u64,
 }
 
@@ -38,7 +38,7 @@ fn columns(bins: &[Bin], width: usize) -> Vec<Bin> {
     bins.chunks(width).map(sum).collect()
 }
 
-/// A space only for none.
+/// Returns a space only for a count of zero.
 fn level(count: u64, most: u64) -> char {
     if count == 0 {
         return ' ';
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_shows_each_count_that_is_not_zero() {
+    fn a_plot_shows_each_positive_count() {
         let bins: Vec<_> =
             [(0, 0), (1, 0), (800, 1), (400, 400)].map(|(admitted, rejected)| Bin { admitted, rejected }).into();
         let Plot { admitted, rejected, most, bins_per_column } = plot(&bins);

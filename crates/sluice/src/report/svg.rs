@@ -1,4 +1,4 @@
-//! A picture of admitted and rejected requests over time.
+//! A picture that shows admitted and rejected requests over time.
 
 use std::fmt::Write;
 
@@ -12,16 +12,17 @@ const HEIGHT: u64 = 160;
 /// The height of the greatest count, which leaves room for its label.
 const HIGHEST: u64 = HEIGHT - 18;
 const MARGIN: u64 = 24;
-/// The height of a policy, with its title and its times.
+/// A policy's height, with its title and its times.
 const ROW: u64 = HEIGHT + 70;
 /// The height of the legend.
 const LEGEND: u64 = 30;
 const ADMITTED: &str = "#2e86c1";
 const REJECTED: &str = "#c0392b";
-/// The parts of the time axis that have a line each.
+/// The number of parts into which lines divide the time axis.
 const PARTS: u64 = 4;
 
-/// Draws a chart for each policy with requests: admitted upwards, rejected on top of them. All have the same time axis.
+/// Draws a chart for each policy with requests: admitted at the bottom, rejected on top. All charts share one time
+/// axis.
 pub(crate) fn to_svg(replays: &[Replay]) -> String {
     let axis = super::axis(replays);
     let mut charts = legend();
@@ -46,7 +47,7 @@ pub(crate) fn to_svg(replays: &[Replay]) -> String {
 fn legend() -> String {
     let mut svg = String::new();
     for (left, color, word) in [(MARGIN, ADMITTED, "admitted"), (MARGIN + 110, REJECTED, "rejected")] {
-        // A string is written to without an error.
+        // Writing to a string cannot fail.
         let _ = writeln!(svg, "<rect x=\"{left}\" y=\"10\" width=\"12\" height=\"12\" fill=\"{color}\"/>");
         write_text(&mut svg, left + 18, 21, "fill=\"#555\"", word);
     }
@@ -104,7 +105,7 @@ fn write_text(svg: &mut String, x: u64, y: u64, attributes: &str, text: &str) {
     let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" {attributes}>{}</text>", escaped(text));
 }
 
-/// Drawn first: what is not covered by the admitted requests was rejected.
+/// Drawn first, so the area that admitted requests do not cover shows the rejected ones.
 const fn count_all(bin: &Bin) -> u64 {
     bin.admitted + bin.rejected
 }

@@ -11,17 +11,17 @@ use crate::counts::LogCounts;
 use crate::counts::{PolicyCounts, WithoutKey};
 use crate::replay::{Replay, RouteReplay};
 
-/// The settings of a report.
+/// A report's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
-    /// Of how many of 100,000 clients a limit is suggested.
+    /// The share of clients, per 100,000, for which a limit is suggested.
     pub(crate) suggest: Option<u64>,
 }
 
 /// The keys that are listed.
 pub(super) const TOP: usize = 10;
 
-/// Writes the report of a log and of one configuration, or of two side by side.
+/// Writes the report for one configuration, or for two side by side.
 pub(crate) fn print(log: &LogCounts, replays: &[Replay], options: Options) -> String {
     let mut text = String::new();
     print_log(&mut text, log);
@@ -123,7 +123,7 @@ fn print_plot(text: &mut String, policy: &PolicyCounts, axis: &Axis) {
     line(text, format_args!("                 a column is {width}, the first from {start} on; █ is {most}"));
 }
 
-/// The minutes with the most rejections, each with its date if it is not that of the one before.
+/// The minutes with the most rejections, each with its date if that differs from the one before.
 fn worst_minutes(policy: &PolicyCounts) -> String {
     let mut date = String::new();
     let mut minutes = Vec::new();
@@ -139,7 +139,7 @@ fn worst_minutes(policy: &PolicyCounts) -> String {
     minutes.join(", ")
 }
 
-/// The counts.
+/// The rows for a policy: each has a label and a count.
 pub(super) fn rows(policy: &PolicyCounts) -> Vec<(&'static str, String)> {
     let requests = policy.requests();
     let mut rows = vec![("requests", grouped(requests))];
@@ -183,7 +183,7 @@ pub(super) fn longest(policy: &PolicyCounts) -> u64 {
     wait(policy, policy.waits.max())
 }
 
-/// The histogram has the waits of a range together. The roundest one stands for them: most waits are whole seconds.
+/// The histogram merges a range of waits. The roundest wait in it stands for all, because most waits are whole seconds.
 fn wait(policy: &PolicyCounts, micros: u64) -> u64 {
     roundest(policy.waits.lowest_equivalent(micros), policy.waits.highest_equivalent(micros))
 }
@@ -224,6 +224,6 @@ fn percent(per_100_000: u64) -> String {
 }
 
 fn line(text: &mut String, content: std::fmt::Arguments<'_>) {
-    // A string is written to without an error.
+    // Writing to a string cannot fail.
     let _ = writeln!(text, "{content}");
 }

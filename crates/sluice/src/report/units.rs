@@ -13,7 +13,7 @@ pub(super) fn grouped(number: u64) -> String {
     text
 }
 
-/// A part as a percentage, of one decimal place. Never 0 % or 100 % of what is not.
+/// A part as a percentage, with one decimal place. It is 0 % only for nothing, and 100 % only for the whole.
 pub(super) fn percentage(part: u64, whole: u64) -> String {
     if part == 0 || whole == 0 {
         return "0 %".to_owned();
@@ -54,7 +54,8 @@ fn two_units(many: u64, large: &str, few: u64, small: &str) -> String {
     if few == 0 { format!("{many} {large}") } else { format!("{many} {large} {few} {small}") }
 }
 
-/// The number with the most zeros at its end of those from `least` to `most`: a histogram knows no more than these.
+/// Returns the number between `least` and `most` with the most zeros at its end, because a histogram knows only this
+/// range.
 pub(super) fn roundest(least: u64, most: u64) -> u64 {
     let powers = (0..19).rev().map(|power| 10_u64.pow(power));
     let round = |power: u64| least.div_ceil(power).checked_mul(power).filter(|number| *number <= most);

@@ -1,6 +1,6 @@
-//! ConfigMaps of Kubernetes, which have files in them.
+//! Kubernetes ConfigMaps, which contain files.
 
-/// Says how to get the files out of a ConfigMap, if the text is one.
+/// If the text is a ConfigMap, says how to get the files out.
 pub(super) fn advice(text: &str) -> Option<String> {
     let is_config_map = text.lines().any(|line| value_of(line, "kind:") == Some("ConfigMap"));
     if !is_config_map {
@@ -17,7 +17,7 @@ pub(super) fn advice(text: &str) -> Option<String> {
     ))
 }
 
-/// The lines of a table at the top, as ConfigMaps are written: with two spaces in front.
+/// Returns the lines in a table at the top, as ConfigMaps are written: with two spaces in front.
 fn below<'a>(text: &'a str, key: &str) -> impl Iterator<Item = &'a str> {
     let lines = text.lines().skip_while(move |line| line.trim_end() != key).skip(1);
     lines.take_while(|line| line.starts_with(' ') || line.trim().is_empty())

@@ -1,12 +1,12 @@
-//! Folders of files.
+//! Folders with files.
 
 use std::path::{Path, PathBuf};
 
 use super::kind::is_yaml;
 
-/// Returns the file itself, or the files of a folder that end in `.yaml` or `.yml`, in the order of their names. Hidden
-/// files are left out: those of editors are, such as the lock `.#limits.yaml` of Emacs, a link to nothing. An error is
-/// the message to print.
+/// Returns the file itself, or a folder's files that end in `.yaml` or `.yml`, sorted by name. Hidden files are left
+/// out, because editors create them, such as Emacs's lock `.#limits.yaml`, a link to nothing. An error is the message
+/// to print.
 pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

@@ -1,8 +1,8 @@
-//! Keys of budgets, made of values.
+//! Budget keys, which are made from values.
 
 use tower_sluice::PartitionKey;
 
-/// Joins values to a key. Of equally many values, two lists have the same key only if all values are equal.
+/// Joins values to a key. Two lists with the same length have the same key only if all values are equal.
 ///
 /// One value is the key itself, so that operators find `203.0.113.7` as they type it. Several values are separated by
 /// `|`; a `|` or `\` in them gets a `\` in front. [`PartitionKey::from_parts`] would write their lengths in binary.
@@ -46,7 +46,7 @@ mod tests {
         assert_eq!(joined(&["a|b", r"c\"]), PartitionKey::from(r"a\|b|c\\"));
     }
 
-    /// All values of at most two of the characters that are escaped and one that is not.
+    /// All values with at most two escaped characters and one that is not escaped.
     fn short_values() -> Vec<String> {
         let mut values = vec![String::new()];
         for first in ["a", "|", r"\"] {

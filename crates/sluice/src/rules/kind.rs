@@ -1,4 +1,4 @@
-//! What kind of file a text is, so that a message can name the option that reads it.
+//! Recognises what kind of file a text is, so that a message can name the option that reads it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use super::config_map;
 pub(crate) enum Kind {
     /// A configuration in TOML.
     Toml,
-    /// A file of envoyproxy/ratelimit.
+    /// A file for envoyproxy/ratelimit.
     Envoy,
-    /// A list of Limitador's limits.
+    /// A list of Limitador limits.
     Limitador,
 }
 
 impl Kind {
-    /// Recognises a file by its ending, and by its text. Returns `None` if both say little.
+    /// Recognises a file by its ending and its text. Returns `None` if both say little.
     pub(crate) fn of(file: &str, text: &str) -> Option<Self> {
         if Path::new(file).extension() == Some(OsStr::new("toml")) {
             return Some(Self::Toml);
@@ -36,7 +36,7 @@ impl Kind {
         if !is_yaml && is_line_of_toml(top) { Some(Self::Toml) } else { None }
     }
 
-    /// Says what a file of this kind is, and which option reads it.
+    /// Says which kind of file this is, and which option reads it.
     const fn in_words(self) -> (&'static str, &'static str) {
         match self {
             Self::Toml => ("a configuration in TOML", "--config"),
@@ -45,7 +45,7 @@ impl Kind {
         }
     }
 
-    /// Replaces the error of a reader of this kind, if the file is of another kind.
+    /// Replaces an error from this kind's reader, if the file is of another kind.
     pub(super) fn explain(self, file: &str, text: &str, error: ConfigError) -> ConfigError {
         if let Some(advice) = config_map::advice(text) {
             return ConfigError::new(file, 1, advice);
@@ -60,7 +60,7 @@ impl Kind {
     }
 }
 
-/// Whether the name of a file ends as those of YAML do.
+/// Whether a file's name ends as for YAML.
 pub(crate) fn is_yaml(file: &str) -> bool {
     file.ends_with(".yaml") || file.ends_with(".yml")
 }
@@ -79,11 +79,11 @@ fn is_line_of_toml(line: &str) -> bool {
     is_table || line.split_once('=').is_some_and(|(key, _)| is_key(key))
 }
 
-/// Reads the argument of an option that names a configuration in TOML.
+/// Reads an option's argument that names a configuration in TOML.
 ///
 /// # Errors
 ///
-/// If the file is of another kind. A file that cannot be read is none of the kinds.
+/// If the file is of another kind. A file that cannot be read has no kind.
 pub(crate) fn toml_file(argument: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(argument);
     // A pipe could be read only once.

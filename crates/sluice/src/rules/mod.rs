@@ -1,7 +1,7 @@
-//! Reads the limits in the files of other rate limit services, and selects the limits that apply to a request.
+//! Reads the limits in other rate limit services' files, and selects the limits that apply to a request.
 //!
-//! A file is read into [`Domain`]s of [`Rule`]s. A domain selects the rules for the [`Descriptor`]s of a request, and a
-//! key for each rule. Nothing here limits or charges.
+//! A file is read into [`Domain`]s, which have [`Rule`]s. A domain selects the rules for a request's [`Descriptor`]s,
+//! and a key for each rule. Nothing here limits or charges.
 
 mod config_map;
 pub(crate) mod envoy;
@@ -24,17 +24,17 @@ pub(crate) use self::kind::{Kind, is_yaml, toml_file};
 pub(crate) use self::name::BROUGHT;
 pub(crate) use self::unit::Unit;
 
-/// A descriptor of Envoy's protocol, version 3.
+/// A descriptor in Envoy's protocol, version 3.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     /// Keys and values, in order. A key may occur twice.
     pub(crate) entries: Vec<(String, String)>,
-    /// Whether the request brings a limit for this descriptor, which replaces the limit of the file.
+    /// Whether the request brings a limit for this descriptor, which replaces the file's limit.
     pub(crate) has_own_limit: bool,
 }
 
 impl Descriptor {
-    /// Returns the key of a budget for all entries of the descriptor, for a limit that the request brings.
+    /// Returns the budget key for all entries in the descriptor, for a limit that the request brings.
     pub(crate) fn key(&self) -> PartitionKey {
         let parts: Vec<&str> = self.entries.iter().flat_map(|(key, value)| [key.as_str(), value.as_str()]).collect();
         joined(&parts)
@@ -48,44 +48,44 @@ pub(crate) struct Domain {
     pub(crate) rules: Vec<Rule>,
     pub(crate) select: Box<dyn Select>,
     pub(crate) charging: Charging,
-    /// Whether a limit that a descriptor brings replaces that of the file.
+    /// Whether a limit that a descriptor brings replaces the file's.
     pub(crate) takes_limits: bool,
     pub(crate) file: String,
-    /// The line of the file that names the domain first.
+    /// The first line in the file that names the domain.
     pub(crate) line: usize,
 }
 
-/// What a request charges if one of its descriptors does not fit.
+/// How to charge a request if one of its descriptors does not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charging {
-    /// Every descriptor decides and is charged by itself. A cost that does not fit uses up what is left, because the
-    /// caller may have spent it already. envoyproxy/ratelimit does so.
+    /// Every descriptor decides and is charged by itself. A cost that does not fit uses up the rest of the limit,
+    /// because the caller may have spent it already. envoyproxy/ratelimit does so.
     Each,
-    /// Nothing. Limitador does so.
+    /// Charge nothing. Limitador does so.
     AllOrNone,
 }
 
 /// A limit, and how rejections by it count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Rule {
-    /// The name of a [`Policy`](tower_sluice::Policy), unique in the domain. It is made of keys and values, so it stays
-    /// the same when the limit changes.
+    /// The name of a [`Policy`](tower_sluice::Policy), unique in the domain. It is made from keys and values, so it
+    /// stays the same when the limit changes.
     pub(crate) name: String,
     /// The name that the file gives to the limit, for responses and metrics. Several rules may share it.
     pub(crate) label: Option<String>,
-    /// What has a budget of its own, in words.
+    /// Describes who has a separate budget.
     pub(crate) who: String,
     pub(crate) limit: Limit,
     /// Whether the rule only reports.
     pub(crate) is_shadow: bool,
-    /// Whether a request is rejected only if *all* of its rules with this flag reject it.
+    /// Whether a request is rejected only if *all* its rules with this flag reject it.
     pub(crate) is_quota: bool,
     /// The line where the rule begins.
     pub(crate) line: usize,
 }
 
 impl Rule {
-    /// Says what the rule admits, and what happens to other requests.
+    /// Returns how much the rule admits, and what happens to other requests, in words.
     pub(crate) fn in_words(&self) -> (String, String) {
         let what = match self.limit {
             Limit::Unlimited => return ("no limit".to_owned(), "–".to_owned()),
@@ -118,11 +118,11 @@ pub(crate) enum Limit {
     Unlimited,
     /// All requests that cost anything are rejected. A [`Quota`] cannot be zero.
     Zero { period: Duration },
-    /// The burst of the quota is its limit, unless `algorithm` is a bucket.
+    /// The quota's burst is its limit, unless `algorithm` is a bucket.
     Rate { quota: Quota, algorithm: Algorithm },
 }
 
-/// The algorithm of a rule.
+/// A rule's algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Algorithm {
     TokenBucket,
@@ -131,9 +131,9 @@ pub(crate) enum Algorithm {
     SlidingWindow,
 }
 
-/// Selects the rules of a domain that apply to a request.
+/// Selects a domain's rules that apply to a request.
 pub(crate) trait Select: fmt::Debug + Send + Sync {
-    /// Selects rules, in the order of the descriptors. An empty list of descriptors selects nothing.
+    /// Selects rules, in the descriptors' order. An empty list of descriptors selects nothing.
     fn select(&self, descriptors: &[Descriptor]) -> Vec<Selected>;
 }
 
@@ -142,8 +142,8 @@ pub(crate) trait Select: fmt::Debug + Send + Sync {
 pub(crate) struct Selected {
     /// The index of the descriptor whose cost is charged.
     pub(crate) descriptor: usize,
-    /// The index of the rule in [`Domain::rules`].
+    /// The rule's index in [`Domain::rules`].
     pub(crate) rule: usize,
-    /// The values for which the rule has separate budgets. Keys of different rules may be equal.
+    /// The values for which the rule has separate budgets. Keys for different rules may be equal.
     pub(crate) key: PartitionKey,
 }

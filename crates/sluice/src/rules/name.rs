@@ -1,14 +1,14 @@
-//! Names of rules: valid names of policies, made of keys and values.
+//! Names for rules: valid policy names, made from keys and values.
 
 use std::collections::HashSet;
 
-/// The longest name of a policy, in bytes.
+/// The longest policy name, in bytes.
 const LONGEST: usize = 64;
 
-/// The bytes of a hash with its separator.
+/// The bytes that a hash takes with its separator.
 const HASH: usize = 17;
 
-/// The text of a name before it is made unique and short, and a hash of all its parts.
+/// A name before it is made unique and short, and a hash over all its parts.
 #[derive(Clone, Debug)]
 pub(super) struct NameText {
     /// Valid characters, cut soon after the longest name.
@@ -23,7 +23,7 @@ impl NameText {
         Self { text: String::new(), hash: 0xcbf2_9ce4_8422_2325, is_altered: false }
     }
 
-    /// Appends a part. Parts that are split elsewhere have another hash.
+    /// Appends a part. If the parts are split elsewhere, the hash differs.
     pub(super) fn with(&self, part: &str) -> Self {
         let mut name = self.with_hidden(part);
         for char in part.chars() {
@@ -63,10 +63,10 @@ impl NameText {
     }
 }
 
-/// The policy of the limits that requests bring. No rule of a file has this name.
+/// The policy for limits that requests bring. No rule in a file has this name.
 pub(crate) const BROUGHT: &str = "request.limit";
 
-/// The names of a domain.
+/// The names in a domain.
 #[derive(Debug)]
 pub(super) struct Names(HashSet<String>);
 
@@ -77,8 +77,8 @@ impl Default for Names {
 }
 
 impl Names {
-    /// Returns a name that no other rule has. A name that is too long, or was altered, ends with a hash. So does the
-    /// later of two rules with one name.
+    /// Returns a name that no other rule has. It ends with a hash if it is too long or was altered, or if an earlier
+    /// rule has the same name.
     pub(super) fn unique(&mut self, text: &NameText) -> String {
         let is_as_written = !text.is_altered && !text.text.is_empty() && text.text.len() <= LONGEST;
         let mut name = if is_as_written { text.text.clone() } else { text.with_hash(text.hash) };
@@ -121,12 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn no_rule_has_the_name_of_brought_limits() {
+    fn no_rule_is_named_like_brought_limits() {
         assert!(name(&["request.limit"]).starts_with("request.limit~"));
     }
 
+    /// The parts differ, although the joined texts are equal.
     #[test]
-    fn equal_texts_of_different_parts_get_different_names() {
+    fn equal_texts_get_different_names() {
         let mut names = Names::default();
         let first = names.unique(&NameText::new().with("a").with("/").with("b"));
         let second = names.unique(&NameText::new().with("a").with("/b"));

@@ -1,8 +1,8 @@
-//! The units of Envoy's protocol.
+//! The units in Envoy's protocol.
 
 use std::time::Duration;
 
-/// A unit of time of the protocol. A month has 30 days and a year 365, as in envoyproxy/ratelimit.
+/// A time unit in the protocol. A month has 30 days and a year 365, as in envoyproxy/ratelimit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unit {
     Second,
@@ -33,7 +33,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// Returns the number of the protocol.
+    /// Returns the unit's number in the protocol.
     pub(crate) const fn number(self) -> i32 {
         match self {
             Self::Second => 1,
@@ -77,8 +77,9 @@ impl Unit {
 mod tests {
     use super::*;
 
+    /// Each unit is found by its name, its number and its period.
     #[test]
-    fn units_are_found_by_name_number_and_period() {
+    fn units_are_found() {
         for unit in Unit::ALL {
             assert_eq!(Unit::from_name(unit.name()), Some(unit));
             assert_eq!(Unit::from_number(unit.number()), Some(unit));

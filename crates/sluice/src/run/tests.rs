@@ -1,4 +1,4 @@
-//! A log has the same report whatever the order of its lines.
+//! A log's report does not depend on the order of its lines.
 
 use std::io::Cursor;
 
@@ -51,7 +51,7 @@ fn replayed(files: &[Vec<u64>], window_minutes: u64, most_bytes: usize) -> Sessi
     session
 }
 
-/// The report, but for the numbers of lines.
+/// The report without line numbers.
 fn report(session: &Session) -> Value {
     let options = Options { suggest: Some(99_000) };
     let mut report = report::to_json(&session.log, &session.replays, options);
@@ -64,7 +64,7 @@ fn report(session: &Session) -> Value {
     report["configurations"].take()
 }
 
-/// Moves lines behind others by less than the window, by adding the second number of a pair to its time.
+/// Moves lines behind others by less than the window, by adding a pair's second number to its time.
 fn shuffled(lines: &[(u64, u64)]) -> Vec<u64> {
     let mut lines: Vec<_> = lines.iter().map(|(millis, late)| (millis + late, *millis)).collect();
     lines.sort_unstable();
@@ -104,7 +104,7 @@ proptest! {
         prop_assert_eq!(report(&session), report(&expected));
     }
 
-    /// Whatever a log and its order are, no line is lost, and time never goes back.
+    /// No line is lost, and time never goes back.
     #[test]
     fn no_order_loses_a_line(
         lines in prop::collection::vec(prop_oneof![0_u64..10_000, 0_u64..1 << 40], 0..200),
@@ -118,7 +118,7 @@ proptest! {
     }
 }
 
-/// A window that memory has no room for is made shorter, and the report says so.
+/// If memory has no room for a window, we shorten it, and the report says so.
 #[test]
 fn memory_bounds_the_window() {
     let lines: Vec<u64> = (0..20_000).map(|number| number * 10).collect();
@@ -130,7 +130,7 @@ fn memory_bounds_the_window() {
     assert_eq!(report(&bounded), report(&replayed(&[lines], 5, usize::MAX)));
 }
 
-/// Many lines of a clock that is ahead, among others.
+/// One server, whose clock is ahead, writes many lines among others.
 #[test]
 fn a_clock_ahead_counts_with_its_neighbours() {
     let hour = 60 * MINUTE;

@@ -1,9 +1,9 @@
 //! `/auth`: proxies ask over HTTP whether a request may pass.
 //!
 //! A proxy describes the request in the fields `X-Forwarded-Method`, `X-Forwarded-Uri` and `X-Forwarded-Host`, or calls
-//! `/auth` followed by the path of the request. It hands the client's other fields on as they are, and so the policies
-//! of the path's route see them. Only these names are read, so that a proxy that sets them overwrites whatever a client
-//! sent. A query of the call is the client's, since some proxies leave it there.
+//! `/auth` followed by the request's path. It hands the client's other fields on unchanged, so the policies on the
+//! path's route see them. Only these names are read, so a proxy that sets them overwrites any values from the client. A
+//! query in the call is the client's, since some proxies leave it there.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use super::limits::Limits;
 
 pub(crate) const PATH: &str = "/auth";
 
-/// The same, for proxies that take no other status for a rejection: `auth_request` of nginx knows two. A client cannot
-/// choose the path of the call.
+/// Answers rejections with 401, for proxies that accept no other status, such as nginx's `auth_request`, which knows
+/// two. A client cannot choose the path of the call.
 pub(crate) const PATH_WITH_401: &str = "/auth-401";
 pub(crate) const PATH_WITH_403: &str = "/auth-403";
 
@@ -43,7 +43,7 @@ pub(crate) async fn decide_with_403(State(limits): State<Arc<Limits>>, call: Req
     decide_with(&limits, call, Some(StatusCode::FORBIDDEN)).await
 }
 
-/// Answers requests that must not pass with `status`, if the proxy takes no other.
+/// Answers requests that must not pass with `status`, if the proxy accepts no other.
 async fn decide_with(limits: &Limits, call: Request, status: Option<StatusCode>) -> Response<Body> {
     let (request, target) = match describe(call) {
         Ok(described) => described,
@@ -58,7 +58,7 @@ async fn decide_with(limits: &Limits, call: Request, status: Option<StatusCode>)
     }
 }
 
-/// Changes the status of a response, also in its body if that is a problem: both have to be the same (RFC 9457, section
+/// Changes a response's status, also in its body if that is a problem, because both have to be equal (RFC 9457, section
 /// 3.1.2).
 async fn with_status(response: Response<Body>, status: StatusCode) -> Response<Body> {
     let (mut head, body) = response.into_parts();
@@ -76,12 +76,14 @@ async fn with_status(response: Response<Body>, status: StatusCode) -> Response<B
     Response::from_parts(head, Body::from(Value::Object(problem).to_string()))
 }
 
-/// The status of a response that rejects the request. Proxies take a 5xx for a limiter that fails, and some then let
-/// the request pass: so a limit that all clients share, or whose store fails although the file says `on-failure =
-/// "reject"`, is answered 429, and not 503 as elsewhere. Not while the service stops, whose limits reject nothing.
+/// Returns the status for a response that rejects the request. Proxies take a 5xx for a failing limiter, and some then
+/// let the request pass. So if all clients share the limit, or its store fails although the file says `on-failure =
+/// "reject"`, the answer is 429, and not 503 as elsewhere. While the service stops, its limits reject nothing, so this
+/// does not apply.
 fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>, is_closed: bool) -> Option<StatusCode> {
     if response.status().is_client_error() && chosen.is_some() {
-        // Also if it describes no request: a proxy with such a path takes any other status for a limiter that fails.
+        // Even if the call describes no request, because a proxy that uses this path takes any other status for a
+        // failing limiter.
         return chosen;
     }
     let verdict = response.extensions().get::<Verdict>().filter(|verdict| !verdict.is_allowed())?;
@@ -92,11 +94,10 @@ fn status_of_rejection(response: &Response<Body>, chosen: Option<StatusCode>, is
     chosen.or(response.status().is_server_error().then_some(StatusCode::TOO_MANY_REQUESTS))
 }
 
-/// Makes the client's request from a proxy's call, with its target as it was written. An error is the text of the
-/// response.
+/// Makes the client's request from a proxy's call, with its target as it was written. An error is the response text.
 fn describe(call: Request) -> Result<(Request, Vec<u8>), String> {
     let (mut head, _) = call.into_parts();
-    // Of a call with a path, the query, the method and all fields are the client's.
+    // If the call has a path, its query, its method and all its fields are the client's.
     let below = head.uri.path_and_query().and_then(|target| target.as_str().strip_prefix(PATH));
     let target = match below.filter(|rest| rest.starts_with('/')) {
         Some(rest) => rest.as_bytes().to_vec(),
@@ -116,12 +117,12 @@ fn describe(call: Request) -> Result<(Request, Vec<u8>), String> {
             target.as_bytes().to_vec()
         }
     };
-    // A client of gRPC would be answered 200 and a status of gRPC, which proxies take for an admission.
+    // A gRPC client would be answered 200 with a gRPC status, which proxies take for an admission.
     head.headers.remove(CONTENT_TYPE);
     Ok((Request::from_parts(head, Body::empty()), target))
 }
 
-/// The value of a field that comes at most once. Two would mean that the proxy has added its own to the client's.
+/// Returns a field's value, if it occurs at most once. Two would mean that the proxy has added its own to the client's.
 fn only<'a>(fields: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a HeaderValue>, String> {
     let mut values = fields.get_all(name).iter();
     let value = values.next();

@@ -40,7 +40,7 @@ fn check_policy(FileWords { file, text, .. }: &FileWords<'_>, policy: &Table) ->
 
 /// Returns a message for each policy that an app can enforce and this service cannot.
 ///
-/// They are no errors: the file may be for an app as well.
+/// These are not errors, because the file may be for an app as well.
 pub(crate) fn without_effect(words: &FileWords<'_>) -> Vec<String> {
     let FileWords { file, text, .. } = words;
     let policies = words.route_tables().into_iter().flat_map(|route| tables(route, "policy"));
@@ -72,7 +72,7 @@ fn problem_of(policy: &Table) -> Option<&'static str> {
     by_response.then_some("it sees no response of the app, on which charge-when and settle-by depend; remove them")
 }
 
-/// The parts of the key on which the plan of a request depends.
+/// The key parts on which a request's plan depends.
 fn plan_parts(policy: &Table) -> impl Iterator<Item = &str> {
     let by = policy.get("plans").and_then(|plans| plans.get("by"));
     let list = by.and_then(Value::as_array).into_iter().flatten();
@@ -83,7 +83,7 @@ fn counts_descriptors(policy: &Table) -> bool {
     keys(policy).iter().any(|key| key.starts_with(DESCRIPTOR))
 }
 
-/// The lines of a file behind those of the policies before. Routes may have policies of one name, and a file may have
+/// A file's lines behind those of earlier policies. Routes may have policies with one name, and a file may have
 /// thousands.
 struct Lines<'a> {
     rest: std::iter::Enumerate<std::str::Lines<'a>>,
@@ -98,7 +98,7 @@ impl Lines<'_> {
     }
 }
 
-/// The first line that names a policy; the first line of all if none does.
+/// Returns the first line that names a policy, or line 1 if none does.
 fn line_of(text: &str, name: &str) -> usize {
     let quoted = format!("\"{name}\"");
     text.lines().position(|line| names(line, &quoted)).map_or(1, |index| index + 1)
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_that_cannot_decide_on_descriptors_are_found() {
+    fn policies_unfit_for_descriptors_are_found() {
         let text = |lines: &str| {
             format!(
                 "[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"a\"\nkey = \"descriptor:user\"\n\

@@ -1,5 +1,5 @@
 //! Health: `/healthz`, `/healthcheck` as in envoyproxy/ratelimit, and `grpc.health.v1` for Envoy and orchestrators. All
-//! fail from the moment in which the service is told to stop, while requests in flight are still completed.
+//! fail from the moment at which the service is asked to stop, while it still completes the requests in flight.
 
 use axum::Router;
 use axum::extract::State;

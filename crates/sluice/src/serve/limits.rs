@@ -1,4 +1,4 @@
-//! The limits of the service's files, by path and by domain.
+//! The limits in the service's files, by path and by domain.
 
 #[cfg(test)]
 mod tests;
@@ -30,26 +30,26 @@ use crate::words::{FileWords, keys, tables};
 /// All limits.
 pub(crate) struct Limits {
     toml: Option<Toml>,
-    /// The domains in the files of other services.
+    /// The domains in other services' files.
     domains: ArcSwap<HashMap<String, Arc<Domain>>>,
-    /// Where the budgets of these domains are.
+    /// Where these domains' budgets are.
     store: Store,
     /// Whether the service stops, so that queues reject.
     is_closed: AtomicBool,
 }
 
-/// The layers of a configuration in TOML. They are made once; a changed file changes their policies.
+/// The layers for a configuration in TOML. They are created once, and a changed file changes their policies.
 struct Toml {
     /// Locked to change the policies, and to observe them, but not for requests.
     config: Mutex<Config>,
     paths: Routes,
     /// `None` for a route without a policy.
     routes: Vec<Option<Arc<Domain>>>,
-    /// The route of each path.
+    /// The route for each path.
     by_path: HashMap<String, usize>,
 }
 
-/// A domain of another service's file that is valid, and not in force.
+/// A valid domain in another service's file that is not in force yet.
 struct Prepared {
     name: String,
     limits: PreparedLimits,
@@ -63,7 +63,7 @@ enum PreparedLimits {
 }
 
 impl Limits {
-    /// Reads the files' texts. The domains of other services have their budgets in `store`.
+    /// Reads the files' texts. Domains from other services' files have their budgets in `store`.
     ///
     /// # Errors
     ///
@@ -80,7 +80,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// Decides on a request by the route of its path. A request to no route, or to one without a policy, passes.
+    /// Decides on a request by its path's route. A request passes if it has no route, or if the route has no policy.
     pub(crate) async fn decide(&self, mut request: Request<Body>, target: &[u8]) -> Response<Body> {
         let Some(toml) = &self.toml else {
             let problem = "there are no routes; start the service with --config and a file that has them\n";
@@ -104,8 +104,8 @@ impl Limits {
         domains::answer(layer, &(&request).into()).await
     }
 
-    /// The limits of a domain: those of the file of another service, or of the route whose path is the domain's name
-    /// after a slash.
+    /// Returns a domain's limits: those in another service's file, or those on the route whose path is a slash and the
+    /// domain's name.
     pub(crate) fn domain(&self, name: &str) -> Option<Arc<Domain>> {
         if let Some(domain) = self.domains.load().get(name) {
             return Some(Arc::clone(domain));
@@ -114,7 +114,7 @@ impl Limits {
         toml.routes[*toml.by_path.get(name)?].clone()
     }
 
-    /// The name of a domain that a file has; empty for another, since callers choose its name.
+    /// Returns the domain's name if a file has it, otherwise an empty text, since callers choose the name.
     pub(crate) fn known_domain<'a>(&self, name: &'a str) -> &'a str {
         if self.domain(name).is_some() { name } else { "" }
     }
@@ -123,7 +123,8 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// If a file has a mistake. Then nothing has changed: whatever may fail is done before anything is put in force.
+    /// If a file has a mistake. Then nothing has changed, because every step that can fail comes before the first
+    /// change.
     pub(crate) fn change(&self, texts: &Texts) -> Result<String, ConfigError> {
         let words = texts.words();
         let prepared = self.prepare(texts, words.as_ref())?;
@@ -150,7 +151,7 @@ impl Limits {
         Ok(changes.join("; "))
     }
 
-    /// The rules of other services' files, each behind its domain.
+    /// The rules in other services' files, each behind its domain.
     fn rule_names(&self) -> BTreeSet<(String, String)> {
         let domains = self.domains.load();
         let selectors = domains.iter().filter_map(|(name, domain)| Some((name, domain.selector()?)));
@@ -159,14 +160,14 @@ impl Limits {
             .collect()
     }
 
-    /// The domains of other services' files, in order.
+    /// The domains in other services' files, in order.
     fn domain_names(&self) -> Vec<String> {
         let mut names: Vec<_> = self.domains.load().keys().cloned().collect();
         names.sort_unstable();
         names
     }
 
-    /// Reads the domains of other services' files, and makes their policies.
+    /// Reads the domains in other services' files, and makes their policies.
     fn prepare(&self, texts: &Texts, words: Option<&FileWords<'_>>) -> Result<Vec<Prepared>, ConfigError> {
         if let Some(words) = words {
             check_domains(words)?;
@@ -177,7 +178,7 @@ impl Limits {
             let (name, line) = (domain.name.clone(), domain.line);
             let before = before.get(&name);
             let selector = Selector::new(domain, &self.store, before.and_then(|domain| domain.selector()))?;
-            // Done for a known domain, too: only this tells whether the policies can be in force together.
+            // Done for a known domain, too, because only this shows whether the policies can be in force together.
             let limits = domains::enforce(&name, selector.policies());
             let limits = limits.map_err(|error| ConfigError::new(format!("domain {name}"), line, error))?;
             let limits = match before.and_then(|domain| domain.rules()) {
@@ -189,7 +190,7 @@ impl Limits {
         Ok(prepared)
     }
 
-    /// Domains that were there before keep what was used of their limits.
+    /// Domains that existed before keep the counts for their limits.
     fn apply(&self, prepared: Vec<Prepared>) {
         let mut after = HashMap::new();
         for Prepared { name, limits, selector } in prepared {
@@ -263,7 +264,7 @@ impl Toml {
         Ok(Self { config: Mutex::new(config), paths, routes, by_path })
     }
 
-    /// Changes the policies of the routes.
+    /// Changes the routes' policies.
     ///
     /// # Errors
     ///
@@ -287,7 +288,7 @@ impl Toml {
     }
 }
 
-/// Reads the patterns of descriptors of each route.
+/// Reads each route's patterns for descriptors.
 fn patterns(words: &FileWords<'_>) -> Vec<Patterns> {
     let of_route = |route| {
         let policies = tables(route, "policy").into_iter();

@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> Result<(), Failure> {
     let (reader, store) = match redis {
         None => (stores::reader(), Store::Memory { max_keys: arguments.max_keys as usize }),
         Some(url) => {
-            // The library may have TLS by another package that is built with this one, and still has no ciphers.
+            // Another package in this build may have enabled TLS in the library, but then there are still no ciphers.
             if cfg!(not(feature = "redis-tls")) && url.starts_with("rediss://") {
                 let problem = "the address of Redis: rediss:// needs the feature `redis-tls`, without which this program was \
                                built; build it with the feature, or connect to a TLS proxy on this machine, such as stunnel";
@@ -139,14 +139,14 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
         stop.await;
         let _ = stopping.send(true);
     });
-    // Requests in queues are rejected at once, instead of waiting for their turns.
+    // Reject queued requests at once, instead of letting them wait until they depart.
     let close = {
         let limits = Arc::clone(&limits);
         move || limits.close()
     };
     let router = router(limits).merge(health::router(is_stopping.clone()).await);
     println!("listening on {address}");
-    // The kernel takes connections from now on, and they are answered once the next lines run.
+    // The kernel accepts connections from now on, and they are answered once the next lines run.
     notify::ready();
     let serving = connections::serve(listener, router, until_stopped(is_stopping.clone()), close);
     match admin {
@@ -178,7 +178,7 @@ async fn scrape(State((metrics, limits)): State<(PrometheusHandle, Arc<Limits>)>
     metrics::render(&metrics)
 }
 
-/// `option` is the one that sets the address.
+/// `option` is the option that sets the address.
 fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), String> {
     let bound = connections::listen(address).and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, listener) =

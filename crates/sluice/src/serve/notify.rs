@@ -1,13 +1,13 @@
-//! Tells the service manager that requests are served. systemd then starts the units that are ordered after one of
-//! `Type=notify`.
+//! Notifies the service manager when requests are served. systemd then starts the units that are ordered after a unit
+//! with `Type=notify`.
 //!
-//! The protocol of `sd_notify(3)`: a datagram to the socket that `NOTIFY_SOCKET` names, a path or, behind an `@`, an
+//! The protocol is `sd_notify(3)`: a datagram to the socket that `NOTIFY_SOCKET` names, a path or, behind an `@`, an
 //! abstract name.
 
 use std::io;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Sends that the sockets listen. Without a manager that waits for it, does nothing.
+/// Reports that the sockets listen. Does nothing if no manager waits for it.
 pub(super) fn ready() {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else { return };
     let sent = address(name.as_encoded_bytes())

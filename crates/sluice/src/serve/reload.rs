@@ -11,8 +11,8 @@ use tokio::time::interval;
 use super::limits::Limits;
 use super::sources::{Sources, Texts};
 
-/// How often the files are read. They are small, and their texts show an edit more reliably than their times: also if
-/// one is a link that now points to another file, as in a mounted ConfigMap, or was copied with its time.
+/// How often the files are read. They are small, and their texts show an edit more reliably than their times, even if a
+/// file is a link that now points to another file, as in a mounted ConfigMap, or was copied with its time.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Catches SIGHUP. An error is the message to print.
@@ -23,8 +23,8 @@ pub(crate) fn hangups() -> Result<Signal, String> {
 /// Applies each edit after `texts`, for as long as the service runs, and logs the result. A text that is rejected
 /// changes nothing.
 ///
-/// An edit that is found by polling is applied once the texts are unchanged for a period, so that no half-written file
-/// is. On a SIGHUP, the files are applied as they are, also if they are the same.
+/// An edit that is found by polling is applied only once the texts have been unchanged for a period, so a half-written
+/// file is not. On SIGHUP, we apply the files at once, even if they are unchanged.
 pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Texts, limits: Arc<Limits>) {
     let mut applied = Ok(texts.clone());
     let mut last = Ok(texts);
@@ -43,7 +43,8 @@ pub(crate) async fn apply_edits(mut hangups: Signal, sources: Sources, texts: Te
         }
         applied.clone_from(&found);
         let changed = found.and_then(|texts| {
-            // Its message is printed already. A defect in one edit must not end the task, and all later edits with it.
+            // The panic message is printed already. A defect in one edit must not end the task, and all later edits
+            // with it.
             let changed = catch_unwind(AssertUnwindSafe(|| limits.change(&texts)));
             let changed = changed.map_err(|_| "the files cannot be applied: a defect of this program".to_owned())?;
             changed.map_err(|error| error.to_string())

@@ -1,4 +1,4 @@
-//! The files that a service reads, and reads again.
+//! The files that a service reads, and rereads.
 
 use std::path::{Path, PathBuf};
 
@@ -13,9 +13,9 @@ use crate::words::FileWords;
 pub(crate) struct Sources {
     /// In TOML.
     pub(crate) config: Option<PathBuf>,
-    /// Of envoyproxy/ratelimit: files, and folders of files.
+    /// For envoyproxy/ratelimit: files, and folders with files.
     pub(crate) envoy: Vec<PathBuf>,
-    /// Of limitador.
+    /// For Limitador.
     pub(crate) limitador: Vec<PathBuf>,
 }
 
@@ -50,7 +50,7 @@ impl Texts {
         self.config.as_ref().map(|(file, text)| FileWords::parse(file, text))
     }
 
-    /// The domains in the files of other services. `config` is the configuration in TOML.
+    /// The domains in other services' files. `config` is the configuration in TOML.
     ///
     /// # Errors
     ///
@@ -76,13 +76,13 @@ impl Texts {
     }
 }
 
-/// The error of a domain that another file has, too, at `place`.
+/// The error for a domain that another file has, too, at `place`.
 fn clash(domain: &Domain, place: &str) -> ConfigError {
     let problem = format!("the domain `{}` is in {place} already; give one of them another name", domain.name);
     ConfigError::new(&domain.file, domain.line, problem)
 }
 
-/// The line of a configuration that names the path of a domain, if a route has it.
+/// Returns the line in a configuration that names a domain's path, if a route has it.
 fn line_of_route(config: &FileWords<'_>, domain: &str) -> Option<usize> {
     let is_path = |path: &Value| path.as_str().is_some_and(|path| path.trim_start_matches('/') == domain);
     let has_path = |route: &&Table| match route.get("path") {
@@ -98,7 +98,7 @@ fn named(texts: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     texts.iter().map(|(file, text)| (file.as_str(), text.as_str()))
 }
 
-/// A pipe is not read, since that might block for ever.
+/// Pipes are not read, since that might block for ever.
 fn read(file: &Path) -> Result<(String, String), String> {
     let name = file.display().to_string();
     let problem = |problem: String| format!("{name} cannot be read: {problem}");
@@ -117,7 +117,7 @@ fn read(file: &Path) -> Result<(String, String), String> {
 mod tests {
     use super::*;
 
-    /// The lock of Emacs is a link to nothing, and is there while somebody edits.
+    /// Emacs's lock is a link to nothing, and exists while somebody edits.
     #[test]
     fn hidden_links_spoil_no_folder() {
         let folder = std::env::temp_dir().join(format!("sluice-sources-{}", std::process::id()));

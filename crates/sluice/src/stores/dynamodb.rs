@@ -1,4 +1,4 @@
-//! `kind = "dynamodb"`, with a client of DynamoDB by the settings of the machine.
+//! `kind = "dynamodb"`, with a DynamoDB client that is configured by the machine's settings.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,7 +11,7 @@ use aws_smithy_http_client::tls;
 use tower_sluice_config::ConfigError;
 use tower_sluice_config::store::{Store, StoreTable};
 
-/// Opens the store of a table, without a call to DynamoDB.
+/// Opens a table's store, without a call to DynamoDB.
 pub(super) fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError> {
     let settings = settings();
     if settings.region().is_none() {
@@ -21,16 +21,16 @@ pub(super) fn open(table: &StoreTable<'_>) -> Result<Arc<dyn Store>, ConfigError
     tower_sluice_dynamodb::file::opener(aws_sdk_dynamodb::Client::new(&settings))(table)
 }
 
-/// Region, endpoint and the way to the credentials, from the environment and the files of AWS. The first call looks for
+/// Region, endpoint and how to find the credentials, from the environment and the AWS files. The first call looks for
 /// the credentials themselves.
 fn settings() -> SdkConfig {
-    // The machine's metadata service is not asked for the region: outside of AWS, `sluice check` would wait for it.
+    // The region is not read from the machine's metadata service, because `sluice check` would wait for it outside AWS.
     let region = RegionProviderChain::first_try(EnvironmentVariableRegionProvider::new())
         .or_else(ProfileFileRegionProvider::new());
     let ciphers = tls::Provider::Rustls(tls::rustls_provider::CryptoMode::Ring);
     let client = aws_smithy_http_client::Builder::new().tls_provider(ciphers).build_https();
     let loading = aws_config::defaults(BehaviorVersion::latest()).region(region).http_client(client).load();
-    // On a thread of its own, since the caller's may run the service already, and files are read in no async function.
+    // On a separate thread, because the caller's may run the service already, and async code must not read files.
     let load = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime of one thread").block_on(loading)

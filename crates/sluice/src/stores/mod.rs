@@ -10,7 +10,7 @@ use tower_sluice_config::{Config, ConfigReader};
 
 use crate::failure::Failure;
 
-/// Makes a reader that knows all stores of this program.
+/// Makes a reader that knows all stores in this program.
 pub(crate) fn reader() -> ConfigReader {
     Config::reader()
         .store("dynamodb", dynamodb::open)
@@ -18,8 +18,8 @@ pub(crate) fn reader() -> ConfigReader {
         .store("redis", tower_sluice_redis::file::open)
 }
 
-/// The statement that prepares the server of a configuration: the one of `store`, or the only one. Statements of
-/// several servers are never printed together, since they are for several servers.
+/// Returns the statement that prepares a configuration's server: the server for `store`, or the only one. Statements
+/// for several servers are never printed together, because each is for one server.
 pub(crate) fn migration(file: &str, text: &str, store: Option<&str>) -> Result<String, Failure> {
     let config = reader().keys(crate::descriptors::read_key).parse(file, text)?;
     let all = config.migrations();

@@ -50,7 +50,7 @@ fn field<'a>(response: &'a Response, name: &str) -> &'a str {
 }
 
 #[tokio::test]
-async fn a_request_is_limited_by_the_route_of_its_path() {
+async fn a_path_is_limited_by_its_route() {
     let service = Service::start(CONFIG);
     let ada = [("x-forwarded-uri", "/search?q=tea"), ("x-forwarded-for", "192.0.2.1")];
     for left in ["1", "0"] {
@@ -74,10 +74,11 @@ async fn a_request_is_limited_by_the_route_of_its_path() {
     assert_eq!(ask(&service, "/auth", &elsewhere).await.status(), 200);
 }
 
+/// The client's fields are handed on.
 #[tokio::test]
-async fn the_path_may_follow_that_of_the_call_and_fields_are_handed_on() {
+async fn paths_may_follow_the_calls_path() {
     let service = Service::start(CONFIG);
-    // A field of the client must not replace what the proxy asks about.
+    // A client's field must not replace the path that the proxy asks about.
     let forged = [("x-api-key", "k1"), ("x-forwarded-uri", "/about")];
     assert_eq!(ask(&service, "/auth/users/7?x=1", &forged).await.status(), 200);
     assert_eq!(ask(&service, "/auth/users/8", &forged).await.status(), 429, "all users have the route's budget");
@@ -86,7 +87,7 @@ async fn the_path_may_follow_that_of_the_call_and_fields_are_handed_on() {
 }
 
 #[tokio::test]
-async fn a_proxy_may_choose_the_status_of_rejections() {
+async fn proxies_may_choose_a_rejections_status() {
     let service = Service::start(CONFIG);
     let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1")];
     for expected in [200, 200] {
@@ -98,13 +99,13 @@ async fn a_proxy_may_choose_the_status_of_rejections() {
         assert_eq!(status_in_the_body(rejected).await, u64::from(status));
         assert_eq!(ask(&service, path, &[]).await.status(), status, "a call that describes no request");
     }
-    // Some proxies leave the query of their client in the call.
+    // Some proxies leave their client's query in the call.
     assert_eq!(ask(&service, "/auth?status=418", &fields).await.status(), 429);
 }
 
 /// Clients send bytes that no URI can have, and proxies hand them on.
 #[tokio::test]
-async fn no_spelling_of_a_path_is_refused() {
+async fn every_spelling_is_accepted() {
     let service = Service::start(CONFIG);
     let long = format!("/about?q={}", "x".repeat(60_000));
     for uri in ["/about", "/caf\u{e9}", "/?q=\"<x>\"`", "/a|b\\c", "*", &long, "/about?a b", "/search;x"] {
@@ -150,7 +151,7 @@ async fn status_in_the_body(response: Response) -> u64 {
 }
 
 #[tokio::test]
-async fn a_route_of_all_paths_limits_what_no_other_route_does() {
+async fn a_catch_all_route_limits_the_rest() {
     let policy = |limit: u32| {
         format!("policy = [{{ name = \"all\", algorithm = \"fixed-window\", limit = {limit}, per = \"1day\" }}]")
     };
@@ -159,14 +160,14 @@ async fn a_route_of_all_paths_limits_what_no_other_route_does() {
     for (path, expected) in [("/auth/login", 200), ("/auth/", 200), ("/auth/a/b/", 200), ("/auth/login", 429)] {
         assert_eq!(ask(&service, path, &[]).await.status(), expected, "{path}");
     }
-    // Elsewhere, a limit that clients share is answered 503.
+    // Elsewhere, a limit that clients share is answered with 503.
     let rejected = ask(&service, "/auth/login/", &[]).await;
     assert_eq!(rejected.status(), 429);
     assert_eq!(status_in_the_body(rejected).await, 429);
 }
 
 #[tokio::test]
-async fn a_call_that_describes_no_request_is_answered_with_the_cure() {
+async fn incomplete_calls_get_the_cure() {
     let service = Service::start(CONFIG);
     for (fields, problem) in [
         (&[][..], "X-Forwarded-Uri is missing"),
@@ -185,7 +186,7 @@ async fn a_call_that_describes_no_request_is_answered_with_the_cure() {
 }
 
 #[tokio::test]
-async fn the_method_is_that_of_the_client() {
+async fn the_clients_method_counts() {
     let service = Service::start(
         r#"
         [[route]]
@@ -209,14 +210,14 @@ async fn the_method_is_that_of_the_client() {
     }
     let call = Client::new().request(Method::POST, service.url("/auth/search")).send().await.unwrap();
     assert_eq!(call.status(), 200);
-    // A limit that all clients share is no failure of the limiter.
+    // A limit that all clients share is not taken for a failing limiter.
     assert_eq!(ask(&service, "/auth/search", &[]).await.status(), 429);
-    // Of a call with a path, these are the client's.
+    // In a call with a path, the method and the fields are the client's.
     assert_eq!(ask(&service, "/auth/search", &preflight[1..]).await.status(), 429);
 }
 
 #[tokio::test]
-async fn a_client_of_grpc_is_rejected_like_others() {
+async fn grpc_clients_are_rejected_like_others() {
     let service = Service::start(CONFIG);
     for content_type in ["application/grpc", "application/grpc-web", "application/grpc-web-text"] {
         let fields = [("x-forwarded-uri", "/search"), ("x-forwarded-for", "192.0.2.1"), ("content-type", content_type)];
@@ -231,7 +232,7 @@ async fn a_client_of_grpc_is_rejected_like_others() {
 }
 
 #[tokio::test]
-async fn keys_may_be_in_cookies_queries_and_methods() {
+async fn cookies_queries_and_methods_are_keys() {
     let policy = |path: &str, key: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"all\"\nalgorithm = \"fixed-window\"\nlimit = 1\n\
@@ -253,13 +254,13 @@ async fn keys_may_be_in_cookies_queries_and_methods() {
     assert_eq!([status("/q?api_key=k2", &[]).await, status("/q?k=k2", &[]).await], [200, 400]);
     let method = |method: &'static str| [("x-forwarded-method", method)];
     assert_eq!([status("/m", &method("GET")).await, status("/m", &method("POST")).await], [200; 2]);
-    // All that are unknown have one budget, which all clients share.
+    // All unknown methods share one budget.
     assert_eq!([status("/m", &method("BREW")).await, status("/m", &method("WHEN")).await], [200, 429]);
 }
 
-/// The address of a request has no room for a long query, and its keys are read all the same.
+/// A request's address cannot hold a long query, but its keys are read nevertheless.
 #[tokio::test]
-async fn no_length_of_a_query_hides_a_key() {
+async fn long_queries_hide_no_key() {
     let service = Service::start(
         "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"per-key\"\nalgorithm = \"fixed-window\"\nlimit = 2\n\
          per = \"365days\"\nkey = \"query:api_key\"\n",
@@ -271,7 +272,7 @@ async fn no_length_of_a_query_hides_a_key() {
     let long = "a".repeat(1 << 14);
     assert_eq!(ask("api_key=SECRET".to_owned()).await, 200);
     for cut in 1..6 {
-        // A cut of the query would leave so many bytes of the key.
+        // Cutting the query would leave this many bytes of the key.
         let padding = &long[..long.len() - "x=&api_key=".len() - cut];
         assert_eq!(ask(format!("x={padding}&api_key=SECRET")).await, if cut == 1 { 200 } else { 429 }, "{cut}");
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::proto::{Code, RateLimitResponse};
 use crate::service::{Service, descriptor, request};
 
-/// The number of the unit in the protocol.
+/// The unit's number in the protocol.
 const HOUR: i32 = 3;
 
 const CONFIG: &str = r#"
@@ -35,7 +35,7 @@ fn field<'a>(response: &'a RateLimitResponse, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn a_descriptor_is_limited_by_the_policy_with_its_entries() {
+async fn a_policys_entries_select_descriptors() {
     let service = Service::start(CONFIG);
     let mut client = service.connect().await;
     for left in [2, 1, 0] {
@@ -49,7 +49,7 @@ async fn a_descriptor_is_limited_by_the_policy_with_its_entries() {
     }
     let response = client.ask(request("shop", &[&[("remote_address", "192.0.2.1")]])).await.unwrap();
     assert_eq!((response.overall_code(), codes(&response)), (Code::OverLimit, vec![Code::OverLimit]));
-    // A token takes twenty minutes, of which the test has spent a few.
+    // A token takes twenty minutes, and the test may have spent some of them.
     let wait = Duration::try_from(response.statuses[0].duration_until_reset.unwrap()).unwrap();
     assert!((Duration::from_secs(600)..=Duration::from_secs(1_200)).contains(&wait), "{wait:?}");
     let seconds: u64 = field(&response, "retry-after").unwrap().parse().unwrap();
@@ -87,7 +87,7 @@ async fn all_descriptors_are_charged_or_none() {
     for _ in 0..5 {
         let response = client.ask(both.clone()).await.unwrap();
         assert_eq!(codes(&response), [Code::Ok, Code::OverLimit, Code::OverLimit]);
-        // What is left of it was not charged.
+        // The last unit was not charged.
         assert_eq!(response.statuses[0].limit_remaining, 1);
     }
     let response = client.ask(request("shop", &[address])).await.unwrap();
@@ -95,7 +95,7 @@ async fn all_descriptors_are_charged_or_none() {
 }
 
 #[tokio::test]
-async fn hits_are_charged_and_zero_hits_only_look() {
+async fn hits_charge_and_zero_hits_look() {
     let service = Service::start(CONFIG);
     let mut client = service.connect().await;
     let address = |hits| {
@@ -108,10 +108,10 @@ async fn hits_are_charged_and_zero_hits_only_look() {
         let response = client.ask(address(Some(0))).await.unwrap();
         assert_eq!((response.overall_code(), response.statuses[0].limit_remaining), (Code::Ok, 3));
     }
-    // More than there will ever be: there is no wait.
+    // The cost exceeds the limit, so no wait helps.
     let response = client.ask(address(Some(4))).await.unwrap();
     assert_eq!((response.overall_code(), response.statuses[0].duration_until_reset), (Code::OverLimit, None));
-    // The number of the request is for descriptors without one.
+    // The request's number is for descriptors without one.
     let two = client.ask(with_hits(address(None), 2)).await.unwrap();
     assert_eq!(two.statuses[0].limit_remaining, 1);
     let one = client.ask(with_hits(address(Some(1)), 2)).await.unwrap();
@@ -126,8 +126,9 @@ fn with_hits(mut request: crate::proto::RateLimitRequest, hits: u32) -> crate::p
     request
 }
 
+/// A request without a domain, or with too many descriptors, is an error with a cure.
 #[tokio::test]
-async fn a_request_without_a_domain_or_with_too_many_descriptors_is_an_error_with_a_cure() {
+async fn unusable_requests_are_errors() {
     let service = Service::start(CONFIG);
     let address = &[("remote_address", "192.0.2.1")][..];
     for (request, cure) in [(request("", &[]), "rate limit filter"), (request("shop", &[address; 257]), "send fewer")] {

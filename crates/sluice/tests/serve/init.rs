@@ -1,4 +1,4 @@
-//! The file of `sluice init llm`, as Envoy asks.
+//! The file from `sluice init llm`, as Envoy asks it.
 
 use std::process::Command;
 
@@ -8,14 +8,14 @@ use crate::service::{Client, Service, descriptor, request};
 const REQUEST: [(&str, &str); 2] = [("what", "request"), ("user", "ada")];
 const TOKENS: [(&str, &str); 2] = [("what", "tokens"), ("user", "ada")];
 
-/// Before the request: one request, and a look at the tokens.
+/// Before the request: charges one request, and looks at the tokens.
 fn before() -> RateLimitRequest {
     let mut look = descriptor(&TOKENS);
     look.hits_addend = Some(0);
     RateLimitRequest { descriptors: vec![descriptor(&REQUEST), look], ..request("llm", &[]) }
 }
 
-/// When the answer has ended.
+/// Reports the tokens when the answer has ended.
 async fn report(client: &mut Client, tokens: u64) {
     let mut spent = descriptor(&[TOKENS[0], TOKENS[1], ("sluice-report", "1")]);
     spent.hits_addend = Some(tokens);
@@ -24,7 +24,7 @@ async fn report(client: &mut Client, tokens: u64) {
 }
 
 #[tokio::test]
-async fn a_model_is_limited_by_tokens_and_requests() {
+async fn models_have_token_and_request_limits() {
     let file = Command::new(env!("CARGO_BIN_EXE_sluice")).args(["init", "llm"]).output().unwrap();
     let service = Service::start(std::str::from_utf8(&file.stdout).unwrap());
     let mut client = service.connect().await;
@@ -43,6 +43,6 @@ async fn a_model_is_limited_by_tokens_and_requests() {
     while client.ask(other.clone()).await.unwrap().overall_code() == Code::Ok {
         admitted += 1;
     }
-    // One more has flowed in if the machine was busy for two seconds.
+    // One more token has flowed in if the machine was busy for two seconds.
     assert!((10..20).contains(&admitted), "{admitted}");
 }

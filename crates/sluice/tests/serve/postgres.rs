@@ -1,4 +1,4 @@
-//! Services share the limits of one configuration on PostgreSQL.
+//! Services share one configuration's limits on PostgreSQL.
 
 use std::process::Command;
 
@@ -11,7 +11,7 @@ use crate::service::{Service, file};
 const LIMIT: usize = 777;
 
 fn config(url: &str) -> String {
-    // The time of a decision is longer than a busy machine pauses: otherwise, each service decides by itself.
+    // The timeout is longer than a busy machine pauses. Otherwise, each service would decide by itself.
     format!(
         "[store.shared]\nkind = \"postgres\"\nurl = \"{url}\"\ntimeout = \"60s\"\n\
          [[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"everybody\"\nalgorithm = \"fixed-window\"\n\
@@ -19,7 +19,7 @@ fn config(url: &str) -> String {
     )
 }
 
-/// Runs `sluice migration` with a configuration, and more arguments. Returns what it prints, and its error.
+/// Runs `sluice migration` with a configuration and more arguments. Returns its output and its error.
 fn migration(config: &str, more: &[&str]) -> (String, String) {
     let config = file("migrated.toml", config);
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
@@ -44,9 +44,9 @@ fn statements_of_two_servers_are_printed_apart() {
     assert!(error.contains(" has no store that needs a statement"), "{error}");
 }
 
-/// Proxies take a 5xx for a limiter that fails, and let the request pass.
+/// Proxies take a 5xx for a failing limiter, and let the request pass.
 #[tokio::test]
-async fn a_dead_store_rejects_if_the_file_says_so() {
+async fn dead_stores_reject_if_configured() {
     let dead = |mode: &str| {
         config("postgres://127.0.0.1:1/d").replace("\"60s\"", "\"1s\"") + &format!("on-failure = \"{mode}\"\n")
     };
@@ -82,7 +82,7 @@ async fn two_services_admit_the_limit_exactly() {
     assert_eq!(clients.join_all().await.into_iter().sum::<usize>(), LIMIT);
 }
 
-/// The file of the guide's page on plans, on PostgreSQL.
+/// The file on the guide's page about plans, on PostgreSQL.
 fn plans(url: &str) -> String {
     let page = include_str!("../../../../src/guide/plans.rs");
     let (_, file) = page.split_once("//! ```toml\n").expect("the page has a file");

@@ -1,4 +1,4 @@
-//! The service while it runs: health, metrics, the admin service, changes of its file, and its end.
+//! The service while it runs: health, metrics, the admin service, changes to its file, and its end.
 
 use std::fs;
 
@@ -26,7 +26,7 @@ async fn get(url: String) -> String {
     reqwest::get(url).await.unwrap().error_for_status().unwrap().text().await.unwrap()
 }
 
-/// The unit promises that proxies start once the service listens, so the service must say when it does.
+/// The unit file promises that proxies start once the service listens, so the service must say when it does.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_service_manager_learns_that_it_listens() {
@@ -58,7 +58,7 @@ fn the_service_manager_learns_that_it_listens() {
 const ADA: &[(&str, &str)] = &[("user", "ada")];
 
 #[tokio::test]
-async fn it_reports_its_health_and_counts_decisions() {
+async fn it_reports_health_and_decisions() {
     let service = Service::start(&config(1));
     assert_eq!(get(service.url("/healthz")).await, "ok\n");
     let mut client = service.connect().await;
@@ -73,7 +73,7 @@ async fn it_reports_its_health_and_counts_decisions() {
     assert_eq!([counted("\"allowed\""), counted("\"rejected\"")], ["1", "1"]);
 }
 
-/// Asks until the service admits, as it does once it has read the file again.
+/// Asks until the service admits, as it does once it has reread the file.
 async fn admits_in_the_end(service: &Service) {
     let mut client = service.connect().await;
     while client.ask(request("shop", &[ADA])).await.unwrap().overall_code() != Code::Ok {
@@ -81,8 +81,9 @@ async fn admits_in_the_end(service: &Service) {
     }
 }
 
+/// The service rereads its file after SIGHUP, and when the file has changed.
 #[tokio::test]
-async fn a_hangup_and_a_changed_file_change_the_limits_and_keep_what_was_used() {
+async fn edits_apply_and_keep_the_counts() {
     let service = Service::start(&config(1));
     let mut client = service.connect().await;
     assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
@@ -119,7 +120,7 @@ async fn requests_to_no_route_are_counted() {
 }
 
 #[tokio::test]
-async fn the_metrics_tell_whether_the_files_are_in_force() {
+async fn metrics_show_whether_files_apply() {
     let service = Service::start(&config(1));
     has_metric(&service, "sluice_config_applied 1").await;
     service.write_config("[[route]]\npath = 3");
@@ -153,11 +154,11 @@ async fn it_answers_health_checks_over_grpc() {
     assert_eq!(service.connect().await.health("other").await.unwrap_err().code(), tonic::Code::NotFound);
 }
 
-/// The number of the status in `grpc.health.v1`.
+/// The status number in `grpc.health.v1`.
 const SERVING: i32 = 1;
 
 #[tokio::test]
-async fn it_ends_when_it_is_told_to_although_a_client_stays_connected() {
+async fn connected_clients_do_not_delay_its_end() {
     let service = Service::start(&config(1));
     let mut client = service.connect().await;
     assert_eq!(client.ask(request("shop", &[ADA])).await.unwrap().overall_code(), Code::Ok);
@@ -166,7 +167,7 @@ async fn it_ends_when_it_is_told_to_although_a_client_stays_connected() {
     drop(client);
 }
 
-/// The resident memory of the service, in MiB.
+/// The service's resident memory, in MiB.
 #[cfg(target_os = "linux")]
 fn resident(service: &Service) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", service.id())).unwrap();
@@ -174,11 +175,11 @@ fn resident(service: &Service) -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1_024
 }
 
-/// Each rule has a table of 2 MiB, of which an idle one takes a few pages. Tables that are made and dropped by an edit
-/// would come back from the allocator with all of their pages.
+/// Each rule has a table with 2 MiB, and an idle table touches only a few pages. If an edit dropped and recreated
+/// tables, they would come back from the allocator with all their pages.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn an_edit_of_one_rule_takes_no_memory() {
+async fn editing_one_rule_takes_no_memory() {
     let routes = |edit: u64| {
         let route = |number: u64| {
             let limit = if number == 0 { 10 + edit } else { 5 };
@@ -217,7 +218,7 @@ async fn an_edit_of_one_rule_takes_no_memory() {
     assert!(after < before + 60, "{before} MiB, and {after} MiB after five edits");
 }
 
-/// Tables of keys with quotas of their own are made with the first limit that a request brings: one takes 25 MiB.
+/// A table whose keys have their own quotas takes 25 MiB, so it is created only when a request first brings a limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn idle_domains_take_little_memory() {
@@ -236,7 +237,7 @@ fn idle_domains_take_little_memory() {
     assert!(resident < 150, "{resident} MiB");
 }
 
-/// A scrape of a file with ten thousand rules had twelve megabytes.
+/// A scrape for a file with ten thousand rules had twelve megabytes.
 #[tokio::test]
 async fn rules_without_requests_have_few_series() {
     let rules: String = (0..2_000)
@@ -260,9 +261,9 @@ async fn rules_without_requests_have_few_series() {
     assert_eq!(of_last, of_first);
 }
 
-/// A proxy whose clients all share one budget looks like a limit that is too low.
+/// If a proxy's clients all share one budget, the limit looks too low.
 #[tokio::test]
-async fn a_proxy_that_reports_no_client_is_warned_of() {
+async fn warns_if_proxies_report_no_client() {
     let config = r#"
         [client-ip]
         source = "x-forwarded-for"

@@ -1,4 +1,4 @@
-//! `sluice serve` as a process, and clients of it.
+//! `sluice serve` as a process, and clients for it.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -15,7 +15,7 @@ use tonic_prost::ProstCodec;
 use crate::proto::{Entry, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 use crate::timing::eventually;
 
-/// A service, which ends with this value.
+/// A running service. Dropping this value ends it.
 pub(crate) struct Service {
     process: Child,
     pub(crate) address: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Service {
     log: Option<PathBuf>,
 }
 
-/// A file of this test, in a folder that Cargo has for it.
+/// A file for this test, in the folder that Cargo provides.
 pub(crate) fn file(name: &str, content: &str) -> PathBuf {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let number = FILES.fetch_add(1, Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl Service {
         Self { process, address, config: None, log: None }
     }
 
-    /// The number of its process.
+    /// Its process ID.
     #[allow(dead_code, reason = "only Linux shows the memory of another process")]
     pub(crate) fn id(&self) -> u32 {
         self.process.id()
@@ -113,7 +113,7 @@ impl Service {
 
     /// Waits for its end, and returns whether it succeeded.
     pub(crate) async fn wait(mut self) -> bool {
-        // Beside the runtime, which closes the connections of clients that were dropped.
+        // On a blocking thread, because the runtime closes the connections of dropped clients meanwhile.
         tokio::task::spawn_blocking(move || self.process.wait().unwrap().success()).await.unwrap()
     }
 }
@@ -128,7 +128,7 @@ impl Drop for Service {
     }
 }
 
-/// A client of Envoy's protocol.
+/// A client that speaks Envoy's protocol.
 #[derive(Clone)]
 pub(crate) struct Client(Grpc<Channel>);
 
@@ -156,7 +156,7 @@ struct HealthResponse {
 }
 
 impl Client {
-    /// Returns the number of a service's status.
+    /// Returns the number for a service's status.
     pub(crate) async fn health(&mut self, service: &str) -> Result<i32, tonic::Status> {
         self.0.ready().await.unwrap();
         let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
@@ -166,7 +166,7 @@ impl Client {
     }
 }
 
-/// A request with descriptors of these entries.
+/// A request with descriptors that have these entries.
 pub(crate) fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
     RateLimitRequest {
         domain: domain.to_owned(),

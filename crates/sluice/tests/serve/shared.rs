@@ -13,7 +13,7 @@ descriptors:
   - {key: address, rate_limit: {unit: day, requests_per_unit: 1000, algorithm: token-bucket}}
 ";
 
-/// Two descriptors of one rule, with other hits, and one of another rule.
+/// Two descriptors for one rule, with different hits, and one for another rule.
 fn message() -> RateLimitRequest {
     let mut message = request("shop", &[&[("user", "ada")], &[("address", "192.0.2.1")]]);
     message.descriptors.push(descriptor(&[("user", "bob")]));
@@ -29,7 +29,7 @@ fn looking(entries: &[(&str, &str)]) -> RateLimitRequest {
 
 #[tokio::test]
 async fn services_charge_all_descriptors_or_none_together() {
-    // Bob has room for 38 messages of two hits.
+    // Bob has room for 38 messages with two hits each.
     let left = [("user", "ada", 77 - 38), ("user", "bob", 1), ("address", "192.0.2.1", 1_000 - 38)];
     assert_eq!(admitted(&FILE.replace("domain: shop", "domain: shop\nall_or_none: true"), left).await, 38);
 }
@@ -40,11 +40,12 @@ async fn services_charge_each_descriptor_together() {
     assert_eq!(admitted(FILE, left).await, 38);
 }
 
-/// Sends 320 messages to two services with this file. Checks what is `left`, and returns how many were admitted.
+/// Sends 320 messages to two services with this file. Checks the units that are `left`, and returns how many messages
+/// were admitted.
 async fn admitted(file_text: &str, left: [(&str, &str, u32); 3]) -> u64 {
     let redis = RedisServer::start();
     let limits = file("limits.yaml", file_text);
-    // Longer than a busy machine pauses: otherwise, each service decides by itself.
+    // Longer than a busy machine pauses. Otherwise, each service would decide by itself.
     let (url, limits) = (redis.url(), limits.to_str().unwrap());
     let arguments = ["--redis", &url, "--redis-timeout", "60000", "--envoy-config", limits];
     let services = [Service::start_alone(&arguments), Service::start_alone(&arguments)];
@@ -94,10 +95,10 @@ descriptors:
             client.ask(request).await.unwrap().overall_code()
         };
         assert_eq!([ask(0).await, ask(1).await], [Code::Ok; 2], "{key}");
-        // More than is left uses it up.
+        // A cost above the remaining units uses them up.
         assert_eq!([ask(9).await, ask(0).await, ask(1).await], [Code::OverLimit; 3], "{key}");
     }
-    // A shadow counts on, too.
+    // A shadow continues to count, too.
     let mut look = async |hits| {
         let mut request = request("shop", &[&[("shadow", "x")]]);
         request.descriptors[0].hits_addend = Some(hits);

@@ -1,4 +1,4 @@
-//! Measures a Redis that runs here, and prints what the model says beside it.
+//! Measures a Redis that runs here, and prints the model's predictions beside it.
 
 mod redis_server;
 
@@ -24,7 +24,7 @@ use crate::model::traffic::Traffic;
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-/// What is measured in turn.
+/// Runs all measurements in turn.
 pub(crate) fn check(seed: u64) -> Outcome<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let server = RedisServer::start()?;
@@ -41,9 +41,9 @@ fn report(what: &str, model: f64, measured: f64) {
     println!("{what:58}{model:>10.2}{measured:>10.2}{ratio:>8.2}");
 }
 
-/// One of the processes of a load: a client with a connection of its own.
+/// One process in a load: a client with its own connection.
 fn limiter<A: Scripted>(server: &RedisServer, algorithm: A, lease: Option<Leasing>) -> Outcome<Arc<dyn Limiter>> {
-    // Patient, so that a pause of the machine is a late answer and no failure.
+    // Patient, so that a pause in the machine causes a late answer and not a failure.
     let redis = Redis::single(server.url()).timeout(Duration::from_secs(5)).max_in_flight(1_024).open()?;
     let store = RedisStore::new(&redis, "per-client");
     let store = match lease {
@@ -66,7 +66,7 @@ fn key(rank: u64) -> PartitionKey {
     PartitionKey::from(format!("client {rank}"))
 }
 
-/// Lets so many requests be in flight, until there is no next key.
+/// Keeps this many requests in flight until there is no next key.
 async fn keep_asking(
     limiters: &[Arc<dyn Limiter>],
     concurrency: usize,
@@ -88,10 +88,10 @@ async fn keep_asking(
     Ok(())
 }
 
-/// What 100,000 keys take on the server.
+/// The bytes that 100,000 keys take on the server.
 async fn bytes(server: &RedisServer) -> Outcome<()> {
     const KEYS: u64 = 100_000;
-    // A bucket that owes for an hour, and windows whose numbers have as many digits as those of a minute.
+    // A bucket that owes for an hour, and windows whose numbers have as many digits as for a minute.
     let (bucket, window) = (Quota::per_hour(1), Quota::per(1_000, Duration::from_secs(150)));
     let limiters = [
         limiter(server, TokenBucket::new(bucket), None)?,
@@ -119,7 +119,7 @@ async fn bytes(server: &RedisServer) -> Outcome<()> {
     Ok(())
 }
 
-/// What a call takes of the server's main thread, and how many decisions that is per second.
+/// The main-thread time that a call takes on the server, and how many decisions that allows per second.
 async fn processor(server: &RedisServer) -> Outcome<()> {
     const TIME: Duration = Duration::from_secs(3);
     let quota = Quota::per_second(1).burst(1_000_000_000);
@@ -145,7 +145,7 @@ async fn processor(server: &RedisServer) -> Outcome<()> {
         let requests = (count.load(Ordering::Relaxed) - asked) as f64;
         let nanos = usage.processor as f64 * 1e3 / requests;
         let (calls, rate) = (usage.calls as f64 / requests, requests / begun.elapsed().as_secs_f64());
-        // Of one key, or each of another.
+        // For one key, or each for another.
         let model = main_thread(calls, if keys == 1 { calls } else { 1.0 }, 1.0);
         report(&format!("main thread per request, ns: {what}"), model, nanos);
         println!("    {rate:.0} requests per second, {:.0} bytes per call on the network", {
@@ -184,7 +184,7 @@ async fn calls(server: &RedisServer, seed: u64) -> Outcome<()> {
     Ok(())
 }
 
-/// What was counted in five seconds of a load.
+/// The counts for five seconds under a load.
 struct Run {
     requests: u64,
     rejections: u64,
@@ -225,7 +225,7 @@ async fn run(server: &RedisServer, load: &Load, seed: u64) -> Outcome<Run> {
         if number == warm {
             (before, rejections_before, late) = (server.usage()?, rejections.load(Ordering::Relaxed), 0);
         }
-        // Evenly, and for keys and processes by chance: so the requests of each key come by chance, too.
+        // Evenly, and for keys and processes by chance, so each key's requests come by chance, too.
         let due = begun + step * u32::try_from(number)?;
         sleep_until(due).await;
         late += u64::from(due.elapsed() > Duration::from_millis(10));

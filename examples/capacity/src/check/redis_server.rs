@@ -1,4 +1,4 @@
-//! A `redis-server` of our own, without persistence, which is stopped when it is dropped.
+//! Our own `redis-server`, without persistence, which is stopped when it is dropped.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, TcpListener};
@@ -12,12 +12,12 @@ pub(crate) struct RedisServer {
     port: u16,
 }
 
-/// What the server had done at some time.
+/// The server's work up to some time.
 #[derive(Clone, Copy)]
 pub(crate) struct Usage {
-    /// Of its main thread, in microseconds.
+    /// The main thread's time, in microseconds.
     pub(crate) processor: u64,
-    /// Calls of scripts.
+    /// Script calls.
     pub(crate) calls: u64,
     /// Sent and received, in bytes.
     pub(crate) network: u64,
@@ -76,7 +76,7 @@ impl RedisServer {
     }
 }
 
-/// The number in a field of `INFO`, such as `used_memory:`; zero if there is none.
+/// The number in an `INFO` field, such as `used_memory:`; zero if there is none.
 fn number(text: &str, field: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(field)).unwrap_or_default();
     value.split([',', '\r']).next().and_then(|number| number.parse().ok()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Random numbers of the distributions that the model needs.
+//! Random numbers in the distributions that the model needs.
 
 use tower_sluice::testing::Random;
 
@@ -6,7 +6,7 @@ use tower_sluice::testing::Random;
 pub(crate) trait Draw {
     /// Above 0, and up to 1.
     fn unit(&mut self) -> f64;
-    /// The number of independent events, of which so many are expected.
+    /// How many independent events occur if `mean` are expected.
     fn poisson(&mut self, mean: f64) -> u64;
 }
 

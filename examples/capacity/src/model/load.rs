@@ -1,29 +1,29 @@
-//! A load: what is asked of a limiter on a server, and how its processes are set up.
+//! A load: the requests to a limiter on a server, and how its processes are set up.
 
 use std::error::Error;
 use std::time::Duration;
 
 use super::server::Kind;
 
-/// Requests for keys of one limiter, from several processes.
+/// Requests for one limiter's keys, from several processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Load {
     pub(crate) kind: Kind,
     pub(crate) keys: u64,
     /// Requests per second, to all processes together.
     pub(crate) rate: u64,
-    /// How many of a thousand requests are rejected. One limit holds for all keys: the one that rejects so many.
+    /// How many in a thousand requests are rejected. One limit holds for all keys: the one that rejects that many.
     pub(crate) rejected: u32,
-    /// The exponent of Zipf's law in thousandths: the key of rank *r* has a share of r^-s. Zero: all keys are alike.
+    /// The exponent in Zipf's law in thousandths: the key with rank *r* has a share of r^-s. Zero: all keys are alike.
     pub(crate) zipf: u32,
-    /// Each request goes to any of them, whatever its key.
+    /// Each request goes to a random process, whatever its key.
     pub(crate) processes: u32,
     pub(crate) lease: Option<Leasing>,
-    /// How long a call takes, by the way and on the server.
+    /// How long a call takes, on the way and on the server.
     pub(crate) round_trip: Duration,
 }
 
-/// As of `RedisStore::leasing`.
+/// The arguments to `RedisStore::leasing`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leasing {
     pub(crate) most: u32,
@@ -38,24 +38,24 @@ pub(crate) enum Server {
     DynamoDb,
 }
 
-/// What the program is to do.
+/// The program's task.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Command {
-    /// Print what a load needs.
+    /// Print the needs of a load.
     Needs,
-    /// Print the tables of the guide.
+    /// Print the guide's tables.
     Tables,
     /// Measure a Redis, and print the model beside it.
     Answer,
 }
 
-/// All that is on the command line.
+/// Everything on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arguments {
     pub(crate) command: Command,
     pub(crate) load: Load,
     pub(crate) server: Server,
-    /// Of a million write units, in thousandths of a dollar.
+    /// For a million write units, in thousandths of a dollar.
     pub(crate) price: u64,
     pub(crate) seed: u64,
 }
@@ -64,11 +64,12 @@ pub(crate) const USAGE: &str = "usage: capacity [--store redis|postgres|dynamodb
      [--distribution uniform|zipf:S] [--processes N] [--lease N] [--lease-seconds N] [--round-trip-ms N] \
      [--price DOLLARS] [--seed N] | --tables | --check";
 
-/// Of a million write units on demand, in thousandths of a dollar: the list price of us-east-1 in 2026.
+/// For a million write units on demand, in thousandths of a dollar: the list price in us-east-1 in 2026.
 pub(crate) const PRICE: u64 = 625;
 
 impl Load {
-    /// Buckets of a million keys, 100,000 requests per second by Zipf's law, 5 % rejected, 32 processes without leases.
+    /// Buckets for a million keys, 100,000 requests per second by Zipf's law, 5 % rejected, 32 processes without
+    /// leases.
     pub(crate) const fn new(server: Server) -> Self {
         let round_trip = match server {
             Server::Redis | Server::Postgres => Duration::from_millis(1),
@@ -82,7 +83,7 @@ impl Load {
 impl Arguments {
     /// # Errors
     ///
-    /// If an argument is unknown, lacks its value, or makes no sense: which one, and what would.
+    /// If an argument is unknown, lacks its value, or makes no sense. The error names it, and a valid one.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, Box<dyn Error>> {
         let mut command = Command::Needs;
         let (mut server, mut load, mut price, mut seed) = (Server::Redis, Load::new(Server::Redis), PRICE, 1);
@@ -154,7 +155,7 @@ fn whole(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(10_u64.checked_pow(exponent.parse().ok()?)?)
 }
 
-/// Reads `1`, `0.5` or `1.05` as so many thousandths.
+/// Reads `1`, `0.5` or `1.05` as thousandths.
 fn thousandths(text: &str) -> Option<u32> {
     let (ones, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let is_short = decimals.len() <= 3 && decimals.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! The model: a part of a load is simulated, and what it costs is scaled to what the load needs.
+//! The model: it simulates a part of a load, and scales its costs to the whole load.
 
 mod draw;
 pub(crate) mod load;

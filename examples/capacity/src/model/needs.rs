@@ -1,56 +1,56 @@
-//! What a load needs: memory, processors and nodes of Redis, disk, cores and connections of PostgreSQL, or write units
-//! of DynamoDB.
+//! The needs of a load: memory, processors and nodes for Redis, disk, cores and connections for PostgreSQL, or write
+//! units for DynamoDB.
 
 use super::load::{Load, Server};
 use super::server::Kind;
 use super::simulation::Estimate;
 use super::tally::Rates;
 
-/// What the main thread of a Redis 7.0 takes to run the script of a call, in nanoseconds.
+/// The main-thread time in which a Redis 7.0 runs a call's script, in nanoseconds.
 const SCRIPT_NANOS: f64 = 5_600.0;
 
 /// To read a call and to answer it.
 const READ_NANOS: f64 = 4_600.0;
 
-/// For each request that a call decides on, beyond the first of its key.
+/// For each request that a call decides on, beyond its key's first.
 const DECIDED_NANOS: f64 = 120.0;
 
-/// For each key of a call beyond the first: a process that has many calls in flight makes them as one.
+/// For each key in a call beyond the first: a process that has many calls in flight makes them as one.
 const KEY_NANOS: f64 = 2_900.0;
 
-/// How busy the main thread of a node should be at most: the rest is for peaks, and for a node that fails.
+/// How busy a node's main thread should be at most. The rest is for peaks, and for a node that fails.
 const BUSY: f64 = 0.5;
 
-/// What a node keeps at most. A larger one takes longer to copy to a replica.
+/// The bytes that a node keeps at most. A larger one takes longer to copy to a replica.
 const NODE_BYTES: f64 = 16.0 * GIB;
 
-/// What a PostgreSQL 15 takes for a statement, with its commit and its round trip, in nanoseconds of its processors.
+/// The processor time that a PostgreSQL 15 takes for a statement, with its commit and its round trip, in nanoseconds.
 const STATEMENT_NANOS: f64 = 155_000.0;
 
-/// More cores of a primary than these are rare, and cost more than a Redis.
+/// A primary with more cores is rare, and costs more than a Redis.
 const CORES: f64 = 64.0;
 
-/// Decisions on one key are made one after the other: each has the lock of the row. More of them than these per second
+/// Decisions on one key are made one after the other, since each has the row lock. Above this many per second, they
 /// mostly wake up each other.
 pub(crate) const ROW_CALLS: f64 = 2_000.0;
 
-/// Of the rows of a table of PostgreSQL, one of so many has expired, at a steady rate of new keys.
+/// One in this many rows in a PostgreSQL table has expired, if new keys come at a steady rate.
 const EXPIRED: f64 = 16.0;
 
-/// PostgreSQL freezes all tables after so many transactions (`autovacuum_freeze_max_age`).
+/// PostgreSQL freezes all tables after this many transactions (`autovacuum_freeze_max_age`).
 const FREEZE: f64 = 200e6;
 
-/// A partition of DynamoDB, and so any one key, takes so many write units per second.
+/// A DynamoDB partition, and so any one key, takes this many write units per second.
 pub(crate) const PARTITION_WRITES: f64 = 1_000.0;
 
-/// An item of DynamoDB, with the 100 bytes that are billed beside its attributes. Not measured.
+/// A DynamoDB item, with the 100 bytes that are billed beside its attributes. Not measured.
 const ITEM_BYTES: u64 = 200;
 
 const HOUR: f64 = 3_600.0;
 const HOURS_PER_MONTH: f64 = 730.0;
 pub(crate) const GIB: f64 = 1_073_741_824.0;
 
-/// What Redis keeps of an algorithm: how many characters its value has, `None` if it is an integer.
+/// The value that Redis keeps for an algorithm: how many characters it has, `None` if it is an integer.
 pub(crate) const STATES: [(&str, Option<usize>); 4] = [
     ("token bucket, leaky bucket", None),
     ("fixed window", Some("-29397300:17".len())),
@@ -58,12 +58,12 @@ pub(crate) const STATES: [(&str, Option<usize>); 4] = [
     ("calendar window", Some("-1767225600:17".len())),
 ];
 
-/// The length of the name of a key: prefix, hash, limiter, and kind of state.
+/// The length of a key's name: prefix, hash, limiter, and state kind.
 pub(crate) const NAME: usize = "sluice:{0123456789abcdefghijkl}:per-client:b".len();
 
 /// How many bytes each of `keys` takes on a Redis 7.0 with the system's allocator.
 pub(crate) fn redis_bytes(keys: u64, name: usize, value: Option<usize>) -> f64 {
-    /// An entry of a table, for the key and for its expiry.
+    /// A table entry, for the key and for its expiry.
     const ENTRY: usize = 24;
     const OBJECT: usize = 16;
     let header = if name < 32 { 2 } else { 4 };
@@ -76,31 +76,31 @@ pub(crate) fn redis_bytes(keys: u64, name: usize, value: Option<usize>) -> f64 {
     (allocated(name + header) + value + 2 * allocated(ENTRY)) as f64 + places as f64 / keys as f64
 }
 
-/// What jemalloc takes for so many bytes: multiples of 16 up to 128, and then four steps to each power of two.
+/// The bytes that jemalloc takes for `bytes`: multiples of 16 up to 128, and then four steps to each power of two.
 fn allocated(bytes: usize) -> usize {
     let step = if bytes <= 128 { 16 } else { bytes.next_power_of_two() / 8 };
     bytes.next_multiple_of(step)
 }
 
-/// How many bytes a row of PostgreSQL takes, with its entry in the index. Of the algorithms in [`STATES`]: a time takes
-/// eight bytes more than the number of a window.
+/// How many bytes a PostgreSQL row takes, with its index entry. For the algorithms in [`STATES`], a time takes eight
+/// bytes more than a window's number.
 pub(crate) fn row_bytes(limiter: usize, is_time: bool) -> f64 {
     const PAGE: usize = 8_192;
     const PAGE_HEADER: usize = 24;
     const POINTER: usize = 4;
     const INDEX: f64 = 44.7;
-    // With a name of ten bytes, 136 and 144.
+    // With a ten-byte name, 136 and 144.
     let row = (if is_time { 129 } else { 121 } + limiter + 1).next_multiple_of(8);
     let rows = (PAGE * 85 / 100 - PAGE_HEADER) / (row + POINTER);
     PAGE as f64 / rows as f64 + INDEX
 }
 
-/// The bytes of a table of PostgreSQL.
+/// A PostgreSQL table's bytes.
 pub(crate) fn table_bytes(keys: u64, is_time: bool) -> f64 {
     keys as f64 * row_bytes("per-client".len(), is_time) * EXPIRED / (EXPIRED - 1.0)
 }
 
-/// The cores that PostgreSQL is busy with.
+/// How many cores PostgreSQL keeps busy.
 pub(crate) fn busy_cores(rates: &Rates) -> f64 {
     rates.calls * STATEMENT_NANOS / 1e9
 }
@@ -111,7 +111,7 @@ pub(crate) fn cores(rates: &Rates) -> Option<u64> {
     (cores <= CORES).then_some(cores as u64)
 }
 
-/// How many connections all processes together have in use on average, for the round trip of each call.
+/// How many connections all processes together have in use on average, for each call's round trip.
 pub(crate) fn connections(load: &Load, rates: &Rates) -> f64 {
     rates.calls * (load.round_trip.as_secs_f64() + STATEMENT_NANOS / 1e9)
 }
@@ -121,25 +121,26 @@ fn hours_to_freeze(rates: &Rates) -> f64 {
     FREEZE / rates.calls / HOUR
 }
 
-/// What a process takes beside its service: tables of fixed sizes for rejections, the fallback, and leases.
+/// The memory that a process takes beside its service: tables with fixed sizes for rejections, the fallback, and
+/// leases.
 pub(crate) const fn process_mib(has_leases: bool) -> f64 {
     if has_leases { 0.8 + 1.1 + 1.1 } else { 0.8 + 1.1 }
 }
 
-/// What the main thread of a Redis takes for so many calls with so many keys that decide on so many requests, in
+/// The main-thread time that a Redis takes for `calls` calls with `keys` keys that decide on `decided` requests, in
 /// nanoseconds. `--check` measures it.
 pub(crate) fn main_thread(calls: f64, keys: f64, decided: f64) -> f64 {
     let further = |one: f64, other: f64| (one - other).max(0.0);
     calls * (SCRIPT_NANOS + READ_NANOS) + further(keys, calls) * KEY_NANOS + further(decided, keys) * DECIDED_NANOS
 }
 
-/// The processors that the main threads of Redis are busy with. In a cluster, and with few calls in flight, each call
-/// has one key.
+/// How many processors the Redis main threads keep busy. In a cluster, and with few calls in flight, each call has one
+/// key.
 pub(crate) fn processors(rates: &Rates) -> f64 {
     main_thread(rates.calls, rates.calls, rates.decided) / 1e9
 }
 
-/// How many nodes of a cluster are needed; `None` if the hottest key alone is too much for one.
+/// How many nodes a cluster needs; `None` if the hottest key alone is too much for one.
 pub(crate) fn nodes(load: &Load, estimate: &Estimate) -> Option<u64> {
     let (all, hottest) = (processors(&estimate.all), processors(&estimate.hottest));
     // A key is on one node, with its share of the others.
@@ -148,12 +149,12 @@ pub(crate) fn nodes(load: &Load, estimate: &Estimate) -> Option<u64> {
     Some(for_calls.max(for_keys).ceil().max(1.0) as u64)
 }
 
-/// Dollars per hour. A consistent read is a fifth of a write.
+/// Dollars per hour. A consistent read costs a fifth of a write.
 pub(crate) fn dollars_per_hour(rates: &Rates, price: u64) -> f64 {
     (rates.writes + rates.reads / 5.0) * HOUR / 1e6 * price as f64 / 1_000.0
 }
 
-/// What the program prints.
+/// The program's output.
 pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: u64) -> String {
     let Estimate { all, hottest, limit, counted } = estimate;
     let per_second = short(1e9 / limit.interval as f64);
@@ -225,7 +226,7 @@ pub(crate) fn describe(load: &Load, server: Server, estimate: &Estimate, price: 
     lines.join("\n")
 }
 
-/// What lets one key be asked for more often.
+/// How one key could be asked for more often.
 fn cure(load: &Load) -> &'static str {
     match (load.kind, load.lease) {
         (Kind::Bucket, _) => "a window with leases takes less",

@@ -1,24 +1,24 @@
-//! What one process knows of the keys: rejections, leases, and what DynamoDB answered last. Sizes and rules are those
-//! of `src/store/remote`.
+//! One process's knowledge about keys: rejections, leases, and DynamoDB's last answers. Sizes and rules match
+//! `src/store/remote`.
 
 use super::load::Leasing;
 use super::server::{Hint, Key, Kind, Limit, State};
 
-/// The sets of a table, of four keys each: 8,192 keys in all.
+/// How many sets a table has, with four keys each: 8,192 keys in all.
 pub(crate) const SETS: u64 = 2_048;
 
-/// After so many nanoseconds, one request verifies a known rejection by a call.
+/// After this many nanoseconds, one request verifies a known rejection by a call.
 const VERIFY_EVERY: u64 = 500_000_000;
 
-/// A known rejection is ignored after so many nanoseconds.
+/// A known rejection is ignored after this many nanoseconds.
 const MAX_AGE: u64 = 60_000_000_000;
 
-/// One set of each of the tables of a process. Those of other sets have no influence on it.
+/// One set from each of a process's tables. The other sets have no influence on it.
 #[derive(Clone, Default)]
 pub(crate) struct Known {
     rejections: Set<Rejection>,
     leases: Set<Lease>,
-    /// The hints for DynamoDB are a table of 4,096 places: two for each set.
+    /// The hints for DynamoDB are a table with 4,096 places: two for each set.
     hints: [Option<(Key, Hint)>; 2],
 }
 
@@ -39,20 +39,20 @@ struct Lease {
     is_asked_for: bool,
     /// With its lifetime; or earlier, when the key's window is over or its bucket full.
     end: u64,
-    /// How many requests the key had room for when it was taken.
+    /// How many requests the key had room for when the lease was taken.
     room: u64,
 }
 
-/// What a call has returned.
+/// A call's result.
 #[derive(Clone, Copy)]
 pub(crate) struct Seen {
     pub(crate) sent: u64,
     pub(crate) answered: u64,
-    /// What the key owes.
+    /// The key's debt.
     pub(crate) state: State,
 }
 
-/// What a call does beside its own charge.
+/// An action that a call takes beside its own charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseAction {
     More(u32),
@@ -66,7 +66,7 @@ impl Known {
         lease.map(|lease| lease.left -= 1).is_some()
     }
 
-    /// Whether a request is rejected without a call; `verifies` if it is one that may have to verify that.
+    /// Whether a request is rejected without a call; `verifies` if it may have to verify that.
     pub(crate) fn rejects(&mut self, key: Key, limit: Limit, now: u64, verifies: bool) -> bool {
         let Some(known) = self.rejections.get(key) else { return false };
         if verifies && now - known.verified > VERIFY_EVERY {
@@ -76,7 +76,7 @@ impl Known {
         now - known.observed <= MAX_AGE && limit.room(known.state, now) == 0
     }
 
-    /// Notes what a call has returned.
+    /// Notes a call's result.
     pub(crate) fn learn(&mut self, key: Key, limit: Limit, seen: Seen) {
         if limit.room(seen.state, seen.sent) > 0 {
             self.rejections.remove(key);
@@ -103,7 +103,7 @@ impl Known {
         LeaseAction::More(more)
     }
 
-    /// Keeps what a call was granted beyond what it needed, of `extra` that it asked for.
+    /// Keeps the granted part beyond the call's own needs, out of `extra` that it asked for.
     pub(crate) fn hold(&mut self, key: Key, left: u32, extra: u32, seen: Seen, leasing: Leasing, limit: Limit) {
         let room = limit.room(seen.state, seen.sent);
         if let Some(held) = self.leases.get(key) {
@@ -152,7 +152,7 @@ impl<V> Set<V> {
         self.0.iter_mut().flatten().find(|(other, _)| *other == key).map(|(_, value)| value)
     }
 
-    /// In place of the key's own value, or of the one with the least worth, unless that is worth more.
+    /// Replaces the key's own value, or the one with the least worth, unless that is worth more.
     fn put(&mut self, key: Key, value: V, worth: impl Fn(&V) -> u64) {
         let worth_of = |place: &Option<(Key, V)>| place.as_ref().map(|(_, value)| worth(value));
         let own = self.0.iter().position(|place| place.as_ref().is_some_and(|(other, _)| *other == key));

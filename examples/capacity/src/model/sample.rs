@@ -1,11 +1,11 @@
-//! Which part of a load is simulated: all requests for the keys of a few sets of the tables.
+//! Which part of a load is simulated: all requests for the keys in a few table sets.
 //!
-//! The tables of a process have 2,048 sets, and a key has the same set in all processes. What happens in one set does
-//! not depend on the others, so a few sets show what happens in all ("set sampling", as for hardware caches). The rates
-//! are the real ones, in all processes: only keys are left out.
+//! A process's tables have 2,048 sets, and a key has an equal set in all processes. The sets do not influence each
+//! other, so a few show what happens in all ("set sampling", as for hardware caches). The rates are the real ones, in
+//! all processes: only keys are left out.
 //!
-//! Hot keys are few, and might all be in other sets. So up to eight keys of each band have a set of their own in the
-//! sample, which they share with keys as cold as any. What is counted is scaled to the rate of each band.
+//! Hot keys are few, and might all be in other sets. So up to eight keys from each band get their own set in the
+//! sample, which they share with keys as cold as any. The counts are scaled to each band's rate.
 
 use tower_sluice::testing::Random;
 
@@ -14,22 +14,22 @@ use super::process::SETS;
 use super::server::Key;
 use super::traffic::{Band, Traffic};
 
-/// So many sets are drawn.
+/// How many sets are drawn.
 const DRAWN: u32 = 16;
 
-/// So many keys of a band are in the sample at least, if the band has them.
+/// How many keys from a band are in the sample at least, if the band has them.
 const PER_BAND: u64 = 8;
 
-/// A band with less of the requests than one part in so many is not seen to.
+/// A band with a smaller share than one in this many requests is ignored.
 const NEGLIGIBLE: f64 = 2_000.0;
 
-/// The keys of one band in one set.
+/// One band's keys in one set.
 #[derive(Clone, Copy)]
 struct Group {
     set: u32,
     band: usize,
     keys: Keys,
-    /// Whether it is counted: not the cold keys of a set with a hot one.
+    /// Whether it is counted: not the cold keys in a set with a hot one.
     is_counted: bool,
 }
 
@@ -38,7 +38,7 @@ enum Keys {
     One {
         rank: u64,
     },
-    /// So many, of which only the number is drawn in advance.
+    /// This many, only whose number is drawn in advance.
     Some {
         count: u64,
     },
@@ -47,7 +47,7 @@ enum Keys {
 /// Requests that come by chance.
 pub(crate) struct Sample {
     groups: Vec<Group>,
-    /// The sums of the rates of candidates, group by group.
+    /// The sums of the candidates' rates, group by group.
     sums: Vec<f64>,
     pub(crate) bands: Vec<Band>,
     pub(crate) sets: u32,
@@ -56,7 +56,7 @@ pub(crate) struct Sample {
     now: f64,
 }
 
-/// A request of the sample.
+/// A request in the sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// In nanoseconds.
@@ -136,7 +136,7 @@ impl Sample {
                 Keys::Some { count } => {
                     let Band { first, width, .. } = self.bands[band];
                     let number = self.random.below(count);
-                    // The same key each time that its number is drawn.
+                    // Each number always stands for one key.
                     let rank = first + Random::new((u64::from(set) << 40) ^ (first << 20) ^ number).next() % width;
                     if self.random.unit() > self.traffic.thinning(&self.bands[band], rank) {
                         continue;

@@ -1,4 +1,4 @@
-//! The simulated server: what each key owes, and what a call costs.
+//! The simulated server: each key's debt, and a call's cost.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use tower_sluice::testing::Random;
 use super::draw::Draw;
 use super::tally::Tally;
 
-/// A key of the simulation.
+/// A key in the simulation.
 pub(crate) type Key = u64;
 
-/// The limit of all keys. Times are in nanoseconds.
+/// The limit for all keys. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) kind: Kind,
-    /// What one unit takes to come back.
+    /// How long one unit takes to come back.
     pub(crate) interval: u64,
     /// How many units a bucket holds, or a window has.
     pub(crate) burst: u64,
@@ -26,17 +26,17 @@ pub(crate) enum Kind {
     FixedWindow,
 }
 
-/// What a key owes.
+/// A key's debt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct State {
     /// When a bucket's debt is paid, or when a window ends.
     pub(crate) until: u64,
-    /// What was used in a window.
+    /// How many units were used in a window.
     used: u64,
 }
 
 impl Limit {
-    /// What a bucket takes to fill, and how long a window is.
+    /// How long a bucket takes to fill, and a window lasts.
     pub(crate) const fn period(&self) -> u64 {
         self.interval.saturating_mul(self.burst)
     }
@@ -61,13 +61,13 @@ impl Limit {
         }
     }
 
-    /// What a key owes when the simulation begins, if requests came for long before: for `share` of its limit.
+    /// A key's debt when the simulation begins, if requests came for long before: for `share` of its limit.
     fn drawn(&self, share: f64, random: &mut Random) -> State {
         match self.kind {
             Kind::Bucket if share >= 1.0 => State { until: self.period(), used: 0 },
             Kind::Bucket if random.unit() > share => State::default(),
             Kind::Bucket => {
-                // The mean debt of a queue with random arrivals and one length of service, if there is any.
+                // The mean debt in a queue with random arrivals and one service length, if there is any.
                 let mean = self.interval as f64 / (2.0 * (1.0 - share));
                 let owed = (-random.unit().ln() * mean) as u64;
                 State { until: owed.min(self.period() - self.interval), used: 0 }
@@ -88,13 +88,13 @@ impl Limit {
     }
 }
 
-/// What all keys owe.
+/// All keys' debts.
 pub(crate) struct Server {
     pub(crate) limit: Limit,
     states: HashMap<Key, State>,
 }
 
-/// What a call returns.
+/// A call's result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     pub(crate) admitted: u32,
@@ -108,7 +108,7 @@ impl Server {
         Self { limit, states: HashMap::new() }
     }
 
-    /// Charges as many of `count` requests as fit in. A key that is new to the simulation was asked for before, for
+    /// Charges those of `count` requests that fit in. A key that is new to the simulation was asked for before, for
     /// `share` of its limit.
     pub(crate) fn charge(&mut self, key: Key, now: u64, count: u32, share: f64) -> Reply {
         let Self { limit, states } = self;
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// What a process has seen of a bucket on DynamoDB, from which it predicts which of two conditional updates applies.
+/// What a process has seen of a bucket on DynamoDB, from which it predicts which conditional update will apply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
     state: State,
@@ -137,9 +137,9 @@ pub(crate) struct Hint {
 const ALWAYS_BUSY: u8 = 15;
 
 impl Hint {
-    /// Counts the writes and reads of a charge on DynamoDB. A window takes one write. A bucket is written by one update
-    /// if nothing is owed, and by another if something is: one whose condition does not hold costs a write unit, too,
-    /// and returns what does hold.
+    /// Counts a charge's writes and reads on DynamoDB. A window takes one write. A bucket without a debt is written by
+    /// one update, and one with a debt by another. If an update's condition does not hold, it costs a write unit, too,
+    /// and returns the present state.
     pub(crate) fn charge(hint: Option<Self>, limit: Limit, now: u64, count: u32, reply: Reply, tally: &mut Tally) {
         if limit.kind == Kind::FixedWindow {
             tally.writes += 1;
@@ -154,7 +154,7 @@ impl Hint {
             (is_likely_busy, limit.burst.min(count.into()))
         };
         if predicted.1 == 0 {
-            // Used up by what is known. A read is cheaper than a write that does nothing.
+            // According to the hint, the key is used up. A read is cheaper than a write that does nothing.
             tally.reads += 1;
             tally.writes += u64::from(admitted > 0);
         } else {
@@ -166,7 +166,7 @@ impl Hint {
     pub(crate) fn after(hint: Option<Self>, now: u64, reply: Reply) -> Self {
         let Self { state, busy } = hint.unwrap_or_default();
         let busy = match reply.old.until > now {
-            // What the process knew was enough, and says nothing of the others.
+            // The process's own hint was enough, and says nothing about the others.
             _ if state.until > now => busy,
             true => (busy + 1).min(ALWAYS_BUSY),
             false => busy.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! Simulates a sample of a load: which requests cost a call, and how many writes of DynamoDB that is.
+//! Simulates a sample from a load: which requests cost a call, and how many DynamoDB writes that is.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::{Entry, HashMap};
@@ -11,17 +11,17 @@ use super::server::{Hint, Key, Kind, Limit, Reply, Server};
 use super::tally::{Rates, Tally};
 use super::traffic::Traffic;
 
-/// So many requests are simulated and counted, in about the time that it takes to read this.
+/// How many requests are simulated and counted, in about the time that it takes to read this.
 const REQUESTS: f64 = 300_000.0;
 
-/// One call decides on so many followers at most.
+/// How many followers one call decides on at most.
 const BATCH: u32 = 256;
 
-/// What a load costs its server.
+/// The costs that a load causes on its server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Estimate {
     pub(crate) all: Rates,
-    /// Of the hottest key alone.
+    /// For the hottest key alone.
     pub(crate) hottest: Rates,
     pub(crate) limit: Limit,
     /// How many requests were counted.
@@ -36,7 +36,7 @@ struct Simulation {
     /// By set, and within it by process.
     known: Vec<Known>,
     flights: HashMap<(u32, Key), Flight>,
-    /// The ends of calls in flight: time, a number of its own, and whose.
+    /// When calls in flight end: time, a unique number, process and key.
     answers: BinaryHeap<Reverse<(u64, u64, u32, Key)>>,
     calls: u64,
     begin: u64,
@@ -55,7 +55,7 @@ struct Flight {
     followers: u32,
 }
 
-/// Simulates a load. The same seed gives the same estimate.
+/// Simulates a load. Equal seeds give equal estimates.
 pub(crate) fn estimate(load: &Load, seed: u64) -> Estimate {
     let traffic = Traffic::of(load);
     let limit = traffic.limit(load);
@@ -102,7 +102,7 @@ impl Simulation {
         }
     }
 
-    /// Decides on a request, by what its process knows or by a call.
+    /// Decides on a request, by its process's knowledge or by a call.
     fn arrive(&mut self, process: u32, request: Request) {
         let (key, now, limit, leasing) = (request.key(), request.at, self.server.limit, self.load.lease);
         let known = self.known(process, request.set);
@@ -118,7 +118,7 @@ impl Simulation {
         }
     }
 
-    /// Makes a call that decides on so many requests. It is decided on when it is sent.
+    /// Makes a call that decides on `requests` requests. They are decided on when it is sent.
     fn call(&mut self, process: u32, request: Request, requests: u32, followers: u32, now: u64) {
         let (key, limit) = (request.key(), self.server.limit);
         let known = &mut self.known[(request.set * self.load.processes + process) as usize];
@@ -153,7 +153,7 @@ impl Simulation {
         self.answers.push(Reverse((now.saturating_add(round_trip), self.calls, process, key)));
     }
 
-    /// Notes what a call has returned, and answers who waits for the next.
+    /// Notes a call's result, and answers the requests that wait for the next one.
     fn answer(&mut self, process: u32, key: Key, now: u64) {
         let Some(flight) = self.flights.remove(&(process, key)) else { return };
         let Flight { request, requests, extra, sent, reply, mut followers } = flight;
@@ -198,13 +198,13 @@ impl Simulation {
             all += tally.scaled(rate);
             covered += if tally.requests > 0 { rate } else { 0.0 };
         }
-        // What no request of the sample stands for is taken to be like the rest.
+        // If no request in the sample stands for a part, it is assumed to be like the rest.
         let all = all.times(self.load.rate as f64 / covered);
         let hottest = self.traffic.rate_of(1);
         let counted = self.tallies.values().map(|tally| tally.requests).sum();
         Estimate {
             all,
-            // Of keys that are all alike, the first may not be in the sample.
+            // If all keys are alike, the first may not be in the sample.
             hottest: match self.hottest.requests {
                 0 => all.times(hottest / all.requests),
                 _ => self.hottest.scaled(hottest),

@@ -1,4 +1,4 @@
-//! The tables of the guide's page on capacity.
+//! The tables on the guide's page about capacity.
 
 use std::time::Duration;
 
@@ -11,8 +11,7 @@ use super::simulation::estimate;
 const SIZES: [(u64, u64, u32); 4] =
     [(100_000, 1_000, 4), (1_000_000, 10_000, 8), (10_000_000, 100_000, 32), (100_000_000, 1_000_000, 128)];
 
-/// The algorithm of a row; the exponent of Zipf's law and the rejected requests, in thousandths; and the size of
-/// leases.
+/// A row's algorithm; the exponent in Zipf's law and the rejected requests, in thousandths; and the lease size.
 const ROWS: [(&str, Kind, u32, u32, u32); 5] = [
     ("uniform, buckets", Kind::Bucket, 0, 0, 0),
     ("Zipf, buckets", Kind::Bucket, 1_000, 50, 0),
@@ -21,10 +20,10 @@ const ROWS: [(&str, Kind, u32, u32, u32); 5] = [
     ("Zipf, windows, leases", Kind::FixedWindow, 1_000, 50, 50),
 ];
 
-/// What the guide's tables are made with.
+/// The seed for the guide's tables.
 const SEED: u64 = 1;
 
-/// The tables, as lines of Markdown.
+/// The tables, as Markdown lines.
 pub(crate) fn tables() -> [Vec<String>; 3] {
     [Server::Redis, Server::Postgres, Server::DynamoDb].map(table)
 }

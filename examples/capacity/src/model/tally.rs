@@ -1,23 +1,23 @@
-//! What is counted in the simulation, and per second of the whole load.
+//! Counts in the simulation, and per second for the whole load.
 
 use std::ops::AddAssign;
 
-/// Counts of one band of keys.
+/// Counts for one band of keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) requests: u64,
     pub(crate) rejected: u64,
-    /// Calls to the server, with those that refund a lease.
+    /// Calls to the server, including those that refund a lease.
     pub(crate) calls: u64,
-    /// Requests that these calls decided on, leased ones included.
+    /// Requests that these calls decided on, including leased ones.
     pub(crate) decided: u64,
-    /// On DynamoDB: conditional updates, those included whose condition did not hold.
+    /// On DynamoDB: conditional updates, including those whose condition did not hold.
     pub(crate) writes: u64,
     /// On DynamoDB.
     pub(crate) reads: u64,
 }
 
-/// The same per second, of the whole load or of one key.
+/// The counts per second, for the whole load or for one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rates {
     pub(crate) requests: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Rates {
 }
 
 impl Tally {
-    /// Adds all counts of another.
+    /// Adds all counts from another.
     pub(crate) const fn add(&mut self, other: &Self) {
         self.requests += other.requests;
         self.rejected += other.rejected;
@@ -39,7 +39,7 @@ impl Tally {
         self.reads += other.reads;
     }
 
-    /// The rates of keys with so many requests per second, of which these are a sample.
+    /// The rates for keys with `requests` requests per second, if these counts are a sample from them.
     pub(crate) fn scaled(&self, requests: f64) -> Rates {
         let scale = |count: u64| if self.requests == 0 { 0.0 } else { requests * count as f64 / self.requests as f64 };
         Rates {

@@ -1,9 +1,9 @@
-//! Which keys are asked for how often, and which limit rejects the given share of that.
+//! How often each key is asked for, and which limit rejects the given share.
 
 use super::load::Load;
 use super::server::Limit;
 
-/// The request rates of the keys of a load, by rank: the first key is the hottest.
+/// The request rates for a load's keys, by rank: the first key is the hottest.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Traffic {
     keys: u64,
@@ -13,12 +13,12 @@ pub(crate) struct Traffic {
     total: f64,
 }
 
-/// Keys of similar weight: ranks from one power of two to the next.
+/// Keys with similar weights: ranks from one power of two to the next.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Band {
     pub(crate) first: u64,
     pub(crate) width: u64,
-    /// Requests per second for all of its keys.
+    /// Requests per second for all its keys.
     pub(crate) rate: f64,
 }
 
@@ -29,7 +29,7 @@ impl Traffic {
         Self { keys: load.keys, rate: load.rate as f64, exponent, total }
     }
 
-    /// The requests per second for the key of this rank.
+    /// The requests per second for the key with this rank.
     pub(crate) fn rate_of(&self, rank: u64) -> f64 {
         self.rate * weight(rank, self.exponent) / self.total
     }
@@ -45,8 +45,8 @@ impl Traffic {
         firsts.map(band).collect()
     }
 
-    /// The limit that rejects so many of a thousand requests. With none, it is twice the rate of the hottest key. A
-    /// bucket or a window is for a second, and for ten requests at least.
+    /// The limit that rejects the given number in a thousand requests. If none is rejected, it is twice the hottest
+    /// key's rate. A bucket or a window is for a second, and for ten requests at least.
     pub(crate) fn limit(&self, load: &Load) -> Limit {
         let wanted = self.rate * f64::from(load.rejected) / 1_000.0;
         let (mut low, mut high) = (0.0, 2.0 * self.rate_of(1));
@@ -59,7 +59,7 @@ impl Traffic {
         Limit { kind: load.kind, interval: (1e9 / limit).max(1.0) as u64, burst: limit.max(10.0) as u64 }
     }
 
-    /// How many requests per second are more than this limit of each key.
+    /// How many requests per second exceed this limit for each key.
     fn excess(&self, limit: f64) -> f64 {
         let above = if self.exponent > 0.0 {
             ((self.rate_of(1) / limit).powf(1.0 / self.exponent) as u64).min(self.keys)
@@ -71,7 +71,7 @@ impl Traffic {
         self.rate * weights(1, above, self.exponent) / self.total - limit * above as f64
     }
 
-    /// How likely a candidate is a request, if candidates come for each key of the band as often as for its first.
+    /// How likely a candidate is a request, if candidates come for each key in the band as often as for its first.
     pub(crate) fn thinning(&self, band: &Band, rank: u64) -> f64 {
         self.rate_of(rank) / self.rate_of(band.first)
     }
@@ -81,8 +81,8 @@ fn weight(rank: u64, exponent: f64) -> f64 {
     (rank as f64).powf(-exponent)
 }
 
-/// The sum of the weights of these ranks: term by term at first, and then by the integral around the middles, which is
-/// off by less than one part in a million.
+/// The sum of these ranks' weights: term by term at first, and then by the integral around the middles, which is off by
+/// less than one part in a million.
 fn weights(first: u64, last: u64, exponent: f64) -> f64 {
     const BY_TERM: u64 = 1_000;
     let by_term: f64 = (first..=last.min(BY_TERM)).map(|rank| weight(rank, exponent)).sum();

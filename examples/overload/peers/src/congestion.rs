@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use tower::Service;
 use tower_sluice_overload::{Server, ServerBody};
 
-/// Holds a token until the head of the response is there, as the example of the crate does.
+/// Holds a token until the response head is there, as the crate's example does.
 #[derive(Clone)]
 pub(crate) struct Congestion {
     server: Server,

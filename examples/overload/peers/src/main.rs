@@ -1,4 +1,4 @@
-//! Prints the table with the crates of others beside the contenders of the library. `scripts/overload` runs it.
+//! Prints the table with other crates beside the library's contenders. `scripts/overload` runs it.
 //!
 //! | crate | clock | so here |
 //! |---|---|---|
@@ -7,10 +7,10 @@
 //! | tower-resilience-adaptive 0.14.0 | `std`'s (`service.rs:9`) | the same |
 //! | little-loadshedder 0.2.0 | `std`'s (`lib.rs:21`), also for the pace of its changes | not here: nothing can be replaced |
 //!
-//! The clock of `std` stands still in a simulation, so a service would measure latencies of zero. The algorithms of
-//! tower-acc and tower-resilience are traits, to which their services pass the latency: [`Simulated`] replaces it by
-//! the one on tokio's clock, and passes everything else on. What holds permits, resizes and rejects is the code of
-//! the crate.
+//! `std`'s clock stands still in a simulation, so a service would measure latencies of zero. tower-acc and
+//! tower-resilience define their algorithms as traits, to which their services pass the latency: [`Simulated`] replaces
+//! it by the one on tokio's clock, and passes everything else on. The crate's own code holds permits, resizes and
+//! rejects.
 
 #![forbid(unsafe_code)]
 
@@ -40,7 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     tower_sluice_overload::main(std::env::args().skip(1), all)
 }
 
-/// A request on which a contender panics is lost, and the run goes on.
+/// A request on which a contender panics is lost, and the run continues.
 fn report_each_panic_once() {
     let places = Mutex::new(BTreeSet::new());
     std::panic::set_hook(Box::new(move |panic| {
@@ -100,7 +100,7 @@ impl Contender for Peer {
 type Answer = Result<Response<ServerBody>, Infallible>;
 type AccLimit<A> = tower_acc::ConcurrencyLimit<Server, Simulated<A>, fn(&Answer) -> bool>;
 
-/// tower-acc, told that a status of 5xx is an error.
+/// tower-acc, told that a 5xx status is an error.
 fn acc<A: tower_acc::Algorithm>(server: Server, algorithm: A) -> Timed<AccLimit<A>> {
     fn is_error(answer: &Answer) -> bool {
         answer.as_ref().is_ok_and(|response| response.status().is_server_error())
@@ -108,7 +108,7 @@ fn acc<A: tower_acc::Algorithm>(server: Server, algorithm: A) -> Timed<AccLimit<
     Timed(tower_acc::ConcurrencyLimit::with_classifier(server, Simulated(algorithm), is_error))
 }
 
-/// tower-resilience, with tower's `LoadShed` in front. It knows errors of the service only, not statuses.
+/// tower-resilience, with tower's `LoadShed` in front. It knows only the service's errors, not statuses.
 fn adaptive<A: ConcurrencyAlgorithm + 'static>(server: Server, algorithm: A) -> Entrance {
     entrance(LoadShed::new(Timed(AdaptiveService::new(server, Arc::new(Simulated(algorithm))))))
 }

@@ -1,4 +1,4 @@
-//! Latencies on tokio's clock, for crates that read the clock of `std`.
+//! Latencies on tokio's clock, for crates that read `std`'s clock.
 
 use std::cell::Cell;
 use std::pin::Pin;

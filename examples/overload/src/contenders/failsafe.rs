@@ -1,5 +1,6 @@
-//! The rule of the adaptive limiter of failsafe-go (commit 5759a5e6), with its defaults. Compared with its source, of
-//! which no code is taken. Quantiles are exact here, and those of a t-digest there. Its priorities are left out.
+//! The rule in failsafe-go's adaptive limiter (commit 5759a5e6), with its defaults. Compared with its source, from
+//! which no code is taken. Quantiles are exact here, while failsafe-go takes them from a t-digest. Its priorities are
+//! left out.
 
 use std::collections::VecDeque;
 
@@ -8,7 +9,7 @@ use tokio::time::{Duration, Instant};
 use super::{Contender, Entrance, Permits, Queue, Rule, Sample, entrance};
 use crate::server::Server;
 
-/// Compares the 90th percentile of a window with a long average, and correlates requests in flight with throughput and
+/// Compares the 90th percentile in a window with a long average, and correlates requests in flight with throughput and
 /// latency.
 #[derive(Clone, Copy, Debug)]
 pub struct Failsafe {
@@ -50,7 +51,7 @@ const WARM_UP: usize = 10;
 
 struct State {
     limit: f64,
-    /// Of the window: latencies in nanoseconds, and the most requests in flight.
+    /// In the window: latencies in nanoseconds, and the most requests in flight.
     latencies: Vec<u64>,
     in_flight: usize,
     next: Instant,
@@ -81,7 +82,7 @@ impl State {
         self.limit.floor().log10().floor().max(1.0)
     }
 
-    /// The median of the last five, once there are five.
+    /// The median among the last five, once there are five.
     fn median(&mut self, value: f64) -> f64 {
         self.medians.push_back(value);
         if self.medians.len() < 5 {
@@ -168,15 +169,15 @@ impl Average {
     }
 }
 
-/// The correlation of the last 50 pairs.
+/// The correlation among the last 50 pairs.
 #[derive(Default)]
 struct Correlation {
     pairs: VecDeque<(f64, f64)>,
 }
 
 impl Correlation {
-    /// Returns the correlation, and the relative deviation of the second number. Both are 0 during the warm-up; the
-    /// first is 0, too, if a number varies by less than one percent.
+    /// Returns the correlation, and the second number's relative deviation. Both are 0 during the warm-up; the first is
+    /// 0, too, if a number varies by less than one percent.
     fn add(&mut self, x: f64, y: f64) -> (f64, f64) {
         if self.pairs.len() == 50 {
             self.pairs.pop_front();

@@ -1,5 +1,5 @@
-//! The rule of Gradient2 in Netflix' concurrency-limits (commit 78a74b98), with its defaults. Compared with its
-//! source, of which no code is taken.
+//! Gradient2's rule in Netflix' concurrency-limits (commit 78a74b98), with its defaults. Compared with its source, from
+//! which no code is taken.
 
 use super::{Contender, Entrance, Permits, Rule, Sample, entrance};
 use crate::server::Server;

@@ -1,4 +1,4 @@
-//! Those that stand in front of the server.
+//! The contenders, each of which stands in front of the server.
 
 mod failsafe;
 mod gradient2;
@@ -24,7 +24,7 @@ use crate::server::Server;
 
 /// Protects a server from overload, or tries to.
 pub trait Contender: Send + Sync {
-    /// The heading of its column.
+    /// Its column's heading.
     fn name(&self) -> &str;
 
     /// Puts a fresh limiter in front of a server. Called in a runtime whose clock is paused.
@@ -34,10 +34,10 @@ pub trait Contender: Send + Sync {
 /// Where requests enter. An answer other than 200, and an error, are rejections.
 pub type Entrance = BoxCloneService<Request<()>, Response<AnyBody>, BoxError>;
 
-/// A body of any type.
+/// A body with any type.
 pub type AnyBody = Pin<Box<dyn Body<Data = Bytes, Error = Infallible> + Send>>;
 
-/// Makes an entrance of a service.
+/// Turns a service into an entrance.
 pub fn entrance<S, B>(service: S) -> Entrance
 where
     S: Service<Request<()>, Response = Response<B>> + Clone + Send + 'static,

@@ -13,17 +13,17 @@ use super::{Contender, Entrance, entrance};
 use crate::job::Job;
 use crate::server::Server;
 
-/// The name of our limiter.
+/// Our limiter's name.
 pub const OURS: &str = "ours";
 
-/// The limiter of this project, with its defaults.
+/// This project's limiter, with its defaults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ours {
     /// The longest wait, unless it is the default.
     pub(crate) max_wait: Option<Duration>,
     /// Whether the tenants have weights.
     pub(crate) is_weighted: bool,
-    /// Whether requests that compute and those that wait for another server have a limiter each.
+    /// Whether requests that compute and those that wait for another server have separate limiters.
     pub(crate) is_apart: bool,
 }
 

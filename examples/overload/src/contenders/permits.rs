@@ -1,5 +1,5 @@
-//! A service around a rule that finds a limit: permits are held until the future of the response is ready, as the
-//! libraries do that these rules are from.
+//! A service around a rule that finds a limit: permits are held until the response future is ready, as in the libraries
+//! that these rules come from.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -15,7 +15,7 @@ use tower_sluice::testing::Random;
 
 use crate::server::{Server, ServerBody};
 
-/// Finds the limit of requests in flight.
+/// Finds the limit on requests in flight.
 pub trait Rule: Send {
     /// The limit in force.
     fn limit(&self) -> usize;
@@ -24,7 +24,7 @@ pub trait Rule: Send {
     fn learn(&mut self, sample: Sample);
 }
 
-/// What is known when a response is there.
+/// The facts known when a response is there.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Sample {
@@ -104,7 +104,7 @@ impl Shared {
 
     fn may_wait(&mut self) -> bool {
         let Some(Queue(some, all)) = self.queue else { return false };
-        // Those that have given up do not wait any more.
+        // Requests that have given up no longer wait.
         self.waiting.retain(|turn| !turn.is_closed());
         let (waiting, limit) = (self.waiting.len(), self.rule.limit());
         let excess = waiting.saturating_sub(some * limit) as u64;

@@ -20,7 +20,7 @@ impl Contender for Nothing {
     }
 }
 
-/// tower's `ConcurrencyLimit` with a limit that somebody has set, behind its `LoadShed`.
+/// tower's `ConcurrencyLimit` with a limit that a user has set, behind its `LoadShed`.
 #[derive(Clone, Copy, Debug)]
 pub struct Fixed {
     name: &'static str,
@@ -28,7 +28,7 @@ pub struct Fixed {
 }
 
 impl Fixed {
-    /// A limit of so many requests.
+    /// Limits concurrency to this many requests.
     #[must_use]
     pub const fn new(name: &'static str, limit: usize) -> Self {
         Self { name, limit }

@@ -1,4 +1,4 @@
-//! The body of a response, which ends when the server has done the rest of the work.
+//! A response body, which ends when the server has done the rest of the work.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use http_body::{Body, Frame};
 use tokio::sync::oneshot;
 
-/// A body without content: only when it ends is of interest.
+/// A body without content, because only its end matters.
 #[derive(Debug)]
 pub struct ServerBody(Option<oneshot::Receiver<()>>);
 

@@ -1,7 +1,7 @@
 //! The simulated server: workers, and a run queue that is served first come, first served.
 //!
-//! A part of a request occupies a worker until it is done. A request whose client has given up is
-//! [skipped or done](Abandoned) when its turn comes; a part that has begun is finished.
+//! A request's part occupies a worker until it is done. A request whose client has given up is [skipped or
+//! done](Abandoned) when its turn comes; a part that has begun is finished.
 
 mod body;
 
@@ -25,7 +25,7 @@ use crate::job::Job;
 use crate::plan::{Abandoned, Plan};
 use crate::time::{Epoch, SECOND};
 
-/// The simulated server, as a service. Clones are the same server.
+/// The simulated server, as a service. Clones share it.
 #[derive(Clone)]
 pub struct Server {
     shared: Arc<Shared>,
@@ -43,9 +43,9 @@ struct Shared {
 struct State {
     busy: u32,
     queue: VecDeque<Task>,
-    /// What happens next, in order; the number tells events of one instant apart.
+    /// The next events, in order; the number tells events at one instant apart.
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    /// The tasks of the events, by number.
+    /// The events' tasks, by number.
     running: std::collections::HashMap<u64, Task>,
     numbers: u64,
     /// Requests that were sent and are not over, and since when.
@@ -85,7 +85,7 @@ impl Server {
         Self { shared: Arc::new(shared) }
     }
 
-    /// The time of the next event.
+    /// The next event's time.
     pub(crate) fn next_event(&self) -> Option<u64> {
         self.lock().events.peek().map(|event| event.0.0)
     }
@@ -94,7 +94,7 @@ impl Server {
         &self.shared.changed
     }
 
-    /// Does what is due.
+    /// Handles all events that are due.
     pub(crate) fn work(&self) {
         let now = self.shared.epoch.now();
         let mut state = self.lock();
@@ -115,7 +115,7 @@ impl Server {
         self.shared.state.lock().expect("nobody panics with the lock")
     }
 
-    /// A part of a task is done.
+    /// Handles a finished part of a task.
     fn advance(&self, state: &mut State, mut task: Task, now: u64) {
         task.parts_left -= 1;
         let is_io = task.job.is_io || task.status != StatusCode::OK;
@@ -140,7 +140,7 @@ impl Server {
         }
     }
 
-    /// Gives idle workers what waits.
+    /// Gives waiting work to idle workers.
     fn start(&self, state: &mut State, now: u64) {
         let plan = &self.shared.plan;
         while state.busy < plan.workers_at(now) {
@@ -182,7 +182,7 @@ impl State {
         self.running.insert(self.numbers, task);
     }
 
-    /// Notes for how long so many requests were inside, and changes the number.
+    /// Notes for how long the present number of requests was inside, and changes the number.
     fn count(&mut self, now: u64, change: impl FnOnce(u64) -> u64) {
         while self.since < now {
             let second = (self.since / SECOND) as usize;
@@ -215,7 +215,7 @@ impl Service<Request<()>> for Server {
     }
 }
 
-/// Waits for the head of a response.
+/// Waits for a response's head.
 #[derive(Debug)]
 pub struct Head(oneshot::Receiver<Response<ServerBody>>);
 

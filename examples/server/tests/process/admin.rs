@@ -44,7 +44,7 @@ fn ask(server: &Server, customer: &str) -> Answer {
 }
 
 #[test]
-fn nothing_of_the_admin_service_is_reachable_from_the_limited_port() {
+fn the_limited_port_serves_no_admin() {
     let server = Server::start_with_admin(CONFIG, &[]);
     assert_ne!(server.address, server.admin());
     for name in READS {
@@ -59,7 +59,7 @@ fn nothing_of_the_admin_service_is_reachable_from_the_limited_port() {
     }
     assert!(!get(server.address, "/").body.contains("admin.js"));
     assert_eq!(ask(&server, "ada").status, 200, "none of the calls was carried out");
-    // And nothing of the limited port from the other.
+    // The admin address does not serve the limited port's paths either.
     for path in ["/a", "/metrics", "/live", "/healthz"] {
         assert_eq!(send(server.admin(), "GET", path, &[("host", "localhost")], "").status, 404, "{path}");
     }
@@ -70,7 +70,7 @@ fn nothing_of_the_admin_service_is_reachable_from_the_limited_port() {
 }
 
 #[test]
-fn an_address_that_others_can_reach_needs_a_token() {
+fn a_reachable_address_needs_a_token() {
     let refused = output(&["--admin", "0.0.0.0:0"]);
     let told = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(2), "{told}");
@@ -90,7 +90,7 @@ fn an_address_that_others_can_reach_needs_a_token() {
     let asked = send(admin, "GET", "/", &[("host", "127.0.0.1")], "");
     assert_eq!((asked.status, asked.headers["www-authenticate"].starts_with("Basic")), (401, true));
     assert!(!asked.body.contains("<html"));
-    // As a bearer token, and as the password of a browser: `anna:0123456789abcdef`.
+    // As a bearer token, and as a browser's password: `anna:0123456789abcdef`.
     assert_eq!(
         [format!("Bearer {token}"), "Basic YW5uYTowMTIzNDU2Nzg5YWJjZGVm".to_owned()].map(|it| status(&it)),
         [200; 2]
@@ -101,7 +101,7 @@ fn an_address_that_others_can_reach_needs_a_token() {
         assert_eq!(status(wrong), 401, "{wrong}");
     }
     assert_eq!(post(admin, "/api/ban", BAN).status, 401);
-    // Guesses are limited by address, and lock nobody out who knows the token, or has yet to be asked for it.
+    // Guesses are limited by address. They lock out no one who knows the token, or has yet to be asked for it.
     let guesses = (0..200).map(|_| status("Bearer wrong")).filter(|status| *status == 401).count();
     assert!(guesses <= 100, "{guesses} guesses");
     assert_eq!(status("Bearer wrong"), 429);
@@ -127,7 +127,7 @@ fn a_customer_is_let_in() {
 /// longer than its timeout: then a look does not know the key's state, an act is answered 503, and each is made again.
 #[cfg(feature = "redis")]
 #[test]
-fn what_one_server_does_to_a_key_the_other_does_too() {
+fn servers_share_what_operators_do() {
     use crate::redis::RedisServer;
     use crate::timing::await_until;
 
@@ -148,18 +148,18 @@ fn what_one_server_does_to_a_key_the_other_does_too() {
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
-    // The health of the store, and the policies in force.
+    // The store's health, and the policies in force.
     assert_eq!(ask(&one, "bea").status, 200);
     let stores = read(one.admin(), "stores")["stores"].clone();
     assert_eq!((stores.as_array().unwrap().len(), &stores[0]["breaker"]), (1, &json!("closed")), "{stores}");
     assert_eq!(stores[0]["policies"], json!([{ "layer": "/a", "policy": "per-customer" }]));
     assert_eq!(read(other.admin(), "policies")["policies"][0]["limit"], 5);
 
-    // Used up together; reset by one.
+    // Both use it up together; one resets it.
     assert_eq!([ask(&one, "ada").status, ask(&other, "ada").status], [200, 200]);
     await_until("it is used up", || [&one, &other].map(|server| ask(server, "ada").status) == [429, 429]);
     assert_eq!((&key(&one)["state"], &key(&other)["state"]), (&json!("limited"), &json!("limited")));
-    // Each has rejected her, and knows of both after a second.
+    // Each has rejected her, and knows about both after a second.
     await_until("the rejections of both are known", || {
         [&one, &other].iter().all(|server| {
             let listed = read(server.admin(), "offenders")["offenders"][0]["list"][0].clone();
@@ -172,7 +172,7 @@ fn what_one_server_does_to_a_key_the_other_does_too() {
     await_until("the other lets her in", || ask(&other, "ada").status == 200);
     assert_eq!(key(&one)["left"], key(&other)["left"]);
 
-    // Banned by one; the other says why.
+    // One bans her; the other says why.
     let terms = json!({ "for": "1h", "reason": "scrapes the catalogue" });
     assert_eq!(act(&one, "ban", &with(terms.clone()))["state"], "banned");
     await_until("the other rejects her", || ask(&other, "ada").status == 429);
@@ -182,11 +182,11 @@ fn what_one_server_does_to_a_key_the_other_does_too() {
         let listed = read(server.admin(), "exceptions")["exceptions"].clone();
         assert_eq!((&listed[0]["key"], &listed[0]["kind"]), (&json!("ada"), &json!("ban")), "{listed}");
     }
-    // Let in by the other.
+    // The other lets her in.
     assert_eq!(act(&other, "unban", &with(json!({})))["state"], "passes");
     await_until("the first lets her in", || ask(&one, "ada").status == 200);
 
-    // Allowed by the other: more than the limit passes at the first.
+    // The other allows her: more than the limit passes at the first.
     assert_eq!(act(&other, "allow", &with(terms))["state"], "allowed");
     await_until("the first knows", || key(&one)["state"] == "allowed");
     await_until("twenty pass", || (0..20).all(|_| ask(&one, "ada").status == 200));

@@ -1,4 +1,4 @@
-//! `/in-flight`: slow downloads under a limit of what is in flight, and under tower's own.
+//! `/in-flight`: slow downloads under a limit in flight, and under tower's own.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::client::get;
 use crate::server::Server;
 
-/// Begins a download, and returns its connection once the head of its response begins to come.
+/// Begins a download, and returns its connection once the response head begins to come.
 fn begin(server: SocketAddr, path: &str) -> TcpStream {
     let mut socket = TcpStream::connect(server).unwrap();
     write!(socket, "GET {path} HTTP/1.1\r\nhost: test\r\n\r\n").unwrap();
@@ -17,15 +17,16 @@ fn begin(server: SocketAddr, path: &str) -> TcpStream {
     socket
 }
 
-/// The downloads that are open: those of the limited route, and those under tower's limit.
+/// The open downloads on the limited route, and under tower's limit.
 fn open(server: SocketAddr) -> (u64, u64) {
     let counts = get(server, "/in-flight/open").json();
     let now = |route: &str| counts[route]["now"].as_u64().unwrap();
     (now("limited"), now("tower"))
 }
 
+/// Under tower's limit, any number of downloads runs at once.
 #[test]
-fn ten_downloads_are_in_flight_at_once_and_under_towers_limit_any_number() {
+fn ten_downloads_are_in_flight_at_once() {
     let server = Server::start();
     let limited: Vec<_> = (0..10).map(|_| begin(server.address, "/in-flight")).collect();
     let tower: Vec<_> = (0..20).map(|_| begin(server.address, "/in-flight/tower")).collect();

@@ -1,4 +1,4 @@
-//! Tests of the example server as a separate process.
+//! Tests the example server as a separate process.
 
 #![allow(clippy::duplicate_mod, reason = "both kinds of servers take their ports from one file")]
 
@@ -19,7 +19,7 @@ mod shutdown;
 #[allow(dead_code)]
 mod echo;
 
-// Helpers of the crate's own tests, of which these tests need a part.
+// Helpers from the crate's own tests, some of which these tests need.
 #[cfg(feature = "postgres")]
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -1,4 +1,4 @@
-//! `/overload` and `/overload/bare`: work with protection and without, and the load that the page about them asks for.
+//! `/overload` and `/overload/bare`: work with protection and without, and the load that their page asks for.
 
 use std::thread::{scope, sleep};
 use std::time::Duration;
@@ -17,7 +17,7 @@ fn ask(server: &Server, tenths: u64, is_protected: bool) -> u16 {
         .status
 }
 
-/// Returns a count of the slices that are kept: of the high class, and of the others.
+/// Returns a count over the kept slices: for the high class, and for the others.
 fn sum(state: &Value, result: usize) -> [u64; 2] {
     let slices = state["slices"].as_array().unwrap();
     [2, 3].map(|class| slices.iter().map(|slice| slice[class][result].as_u64().unwrap()).sum())
@@ -31,7 +31,7 @@ const SHED: usize = 3;
 const LEFT: usize = 4;
 
 #[test]
-fn a_request_on_either_route_is_done_by_the_worker() {
+fn the_worker_serves_both_routes() {
     let server = Server::start();
     for (done, path) in (1..).zip(["/overload", "/overload/bare"]) {
         let answer = get(server.address, path);
@@ -45,8 +45,9 @@ fn a_request_on_either_route_is_done_by_the_worker() {
     assert!(whoami["keys"]["/overload"]["overload"].is_string(), "{whoami}");
 }
 
+/// Requests that the worker cannot do are rejected with 503.
 #[test]
-fn what_the_worker_cannot_do_is_rejected_as_the_server_s_fault() {
+fn overload_is_the_servers_fault() {
     let server = Server::start_with(
         r#"
         [[route]]
@@ -81,10 +82,10 @@ fn what_the_worker_cannot_do_is_rejected_as_the_server_s_fault() {
 }
 
 #[test]
-fn the_page_sets_a_load_and_sees_what_becomes_of_it() {
+fn the_page_sets_and_sees_a_load() {
     let server = Server::start();
     assert_eq!(ask(&server, 5, true), 200);
-    // A busy machine serves late what an idle one serves in time, or not before its client gives up.
+    // A busy machine may serve late, or only after the client gives up, where an idle one is in time.
     let has_ended = |state: &Value| [PROMPT, LATE, SHED, LEFT].iter().any(|result| sum(state, *result) != [0, 0]);
     await_until("some are sent and end", || has_ended(&state(&server)));
     assert_eq!(ask(&server, 100, true), 200);
@@ -92,7 +93,7 @@ fn the_page_sets_a_load_and_sees_what_becomes_of_it() {
     let seen = state(&server);
     assert_eq!((&seen["tenths"], &seen["is_protected"]), (&100.into(), &true.into()));
     let [high, other] = sum(&seen, SENT);
-    // Each fifth is of the high class. Where the page has not looked for seconds, the count begins anew.
+    // Each fifth is in the high class. If the page has not looked for seconds, the count begins anew.
     assert!(high.abs_diff(other / 4) <= 60, "{high}, {other}");
 
     assert_eq!(ask(&server, 30, false), 200);
@@ -106,7 +107,7 @@ fn the_page_sets_a_load_and_sees_what_becomes_of_it() {
     });
 }
 
-/// Otherwise it would use a processor for as long as the server runs.
+/// Otherwise it would use a processor while the server runs.
 #[test]
 fn a_load_ends_when_no_page_watches() {
     let server = Server::start();
@@ -119,7 +120,7 @@ fn a_load_ends_when_no_page_watches() {
 }
 
 #[test]
-fn a_load_is_within_bounds_and_of_this_origin() {
+fn a_load_is_bounded_and_same_origin() {
     let server = Server::start();
     for (body, expected) in [
         (r#"{"tenths":4,"is_protected":true}"#, 400),
@@ -129,16 +130,16 @@ fn a_load_is_within_bounds_and_of_this_origin() {
     ] {
         assert_eq!(post(server.address, "/overload/load", body).status, expected, "{body}");
     }
-    // A page of another origin can send text without a preflight.
+    // A page on another origin can send text without a preflight.
     let body = r#"{"tenths":20,"is_protected":true}"#;
     let text =
         send(server.address, "POST", "/overload/load", &[("host", "test"), ("content-type", "text/plain")], body);
     assert_eq!((text.status, &state(&server)["tenths"]), (415, &0.into()));
 }
 
-/// They would slow down the other routes, and change what their loads show.
+/// They would slow down the other routes, and change the figures for their loads.
 #[test]
-fn the_routes_that_burn_time_are_not_among_those_of_the_other_page() {
+fn burning_routes_have_their_own_page() {
     let server = Server::start();
     let live = get(server.address, "/live").json();
     assert!(

@@ -1,4 +1,4 @@
-//! Checks the page of the example server from outside: its origins, its numbers, and its changes of the limit.
+//! Checks the example server's page from outside: its origins, its numbers, and its limit changes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::echo;
 use crate::server::{Server, rejected};
 use serde_json::{Value, json};
 
-/// Returns the numbers of the route with this path in `/live`.
+/// Returns the numbers in `/live` for the route with this path.
 fn live(server: &Server, path: &str) -> Value {
     let live = get(server.address, "/live?since=0").json();
     let routes = live["routes"].as_array().unwrap();
@@ -33,8 +33,9 @@ fn until(server: &Server, path: &str, holds: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
+/// The page is complete.
 #[test]
-fn the_page_is_complete_and_loads_nothing_from_other_origins() {
+fn the_page_loads_nothing_from_elsewhere() {
     let server = Server::start();
     let scripts = ["axis", "draw", "limit", "loads", "overload", "ticket"].map(|name| format!("/page/{name}.js"));
     let scripts = scripts.iter().map(String::as_str).chain(["/page.js"]).map(|path| (path, "text/javascript"));
@@ -46,7 +47,7 @@ fn the_page_is_complete_and_loads_nothing_from_other_origins() {
         assert!(answer.headers["content-type"].starts_with(media_type), "{path}");
         let policy = &answer.headers["content-security-policy"];
         assert!(policy.starts_with("default-src 'none';") && !policy.contains("unsafe"), "{path}: {policy}");
-        // The namespace of SVG is a name, not an address, and a link loads nothing.
+        // The SVG namespace is a name, not an address, and a link loads nothing.
         let link = "<a href=\"https://docs.rs/tower-sluice/latest/tower_sluice/guide/\">";
         let text = answer.body.replace("http://www.w3.org/2000/svg", "").replace(link, "");
         assert!(!text.contains("://") && !text.contains("\"//"), "{path} names another origin");
@@ -141,7 +142,7 @@ fn the_counts_of_a_route_are_true() {
 
 /// The page said "nothing rejected yet" under "rejected 29": while a load ran, and when it was opened later.
 #[test]
-fn the_last_rejection_of_a_route_is_live_for_every_page() {
+fn every_page_shows_the_last_rejection() {
     let server = Server::start_with(
         r#"
         [[route]]
@@ -182,14 +183,15 @@ fn the_last_rejection_of_a_route_is_live_for_every_page() {
 
 /// The page counted it as rejected, although the limit admitted it and charged it.
 #[test]
-fn an_error_of_the_handler_counts_as_admitted() {
+fn a_handlers_error_counts_as_admitted() {
     let server = Server::start();
     assert_eq!(get(server.address, echo::PATH).status, 415);
     assert_eq!(counts(&live(&server, echo::PATH)), [1, 1, 0, 0, 0]);
 }
 
+/// It shrinks when a client disconnects.
 #[test]
-fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
+fn the_reported_queue_length_is_true() {
     let queue = |path: &str, per: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
@@ -224,7 +226,7 @@ fn the_reported_queue_length_is_true_and_shrinks_when_a_client_disconnects() {
     assert_eq!(counts(&live(&server, "/slow")), [2, 2, 1, 0, 0]);
 }
 
-/// Asks for a load, and returns the status and the body of the response.
+/// Asks for a load, and returns the response's status and body.
 fn load(server: &Server, content_type: &str, body: &str) -> (u16, String) {
     post(server, "/load", content_type, body)
 }
@@ -244,8 +246,9 @@ fn post(server: &Server, path: &str, content_type: &str, body: &str) -> (u16, St
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
+/// Its requests carry the headers of the client that asked.
 #[test]
-fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
+fn a_load_reaches_all_routes() {
     let server = Server::start_with(
         r#"
         [[route]]
@@ -285,24 +288,24 @@ fn a_load_reaches_all_routes_with_the_headers_of_its_client() {
         assert_eq!(result["rejected"], 50 - admitted);
         assert_eq!(counts(&live(&server, path)), [50, admitted, 0, 50 - admitted, 0]);
     }
-    // The load spent the budgets of its own client, and the question for the window's end spent nothing.
+    // The load spent its own client's budgets, and the question for the window's end spent nothing.
     assert_eq!(get_with(server.address, "/keyed", &[("x-client", "other")]).status, 200);
     assert_eq!(get(server.address, "/by-address").status, 429);
 }
 
 #[test]
-fn a_load_that_does_not_exist_or_comes_from_another_origin_is_rejected() {
+fn unknown_and_foreign_loads_are_rejected() {
     let server = Server::start();
     let (status, body) = load(&server, "application/json", r#"{"load":"storm"}"#);
     assert_eq!((status, body.contains("half, twice, burst, groups, edge or full")), (400, true), "{body}");
-    // A page of another origin can send text without a preflight.
+    // A page on another origin can send text without a preflight.
     assert_eq!(load(&server, "text/plain", r#"{"load":"burst"}"#).0, 415);
     assert_eq!(counts(&live(&server, "/token-bucket"))[0], 0);
 }
 
 /// A request in between is rejected, and the other routes are left alone.
 #[test]
-fn a_load_of_one_route_uses_up_its_limit() {
+fn a_routes_load_uses_up_its_limit() {
     let server = Server::start();
     let full = r#"{"load":"full","path":"/token-bucket"}"#;
     std::thread::scope(|scope| {
@@ -322,7 +325,7 @@ fn a_load_of_one_route_uses_up_its_limit() {
 
 /// The page draws each request once: when it comes, when it waits, and when it leaves.
 #[test]
-fn the_requests_of_a_route_are_listed_with_their_results() {
+fn a_routes_requests_have_their_results() {
     let server = Server::start();
     let address = server.address;
     std::thread::scope(|scope| {
@@ -344,7 +347,7 @@ fn the_requests_of_a_route_are_listed_with_their_results() {
     let first = requests.iter().map(|request| request[1].as_u64().unwrap()).min().unwrap();
     assert!((0..).zip(&decided).all(|(turn, (at, _))| at + 2 >= first + 100 * turn), "{first} {decided:?}");
 
-    // The results that the page knows already are left out, and all of them for a reader of the counts.
+    // The results that the page knows already are left out, and a reader that only asks for the counts gets no results.
     assert!(get(address, "/live").json()["routes"].as_array().unwrap().iter().all(|route| route["requests"].is_null()));
     let since = decided[2].0;
     let live = get(address, &format!("/live?since={since}")).json();
@@ -354,7 +357,7 @@ fn the_requests_of_a_route_are_listed_with_their_results() {
 }
 
 #[test]
-fn the_page_changes_the_limit_of_all_routes_at_once() {
+fn the_page_changes_all_limits() {
     let server = Server::start();
     let change = |content_type: &str, body: &str| post(&server, "/live/limit", content_type, body);
     assert_eq!(change("application/json", r#"{"limit":3}"#).0, 200);
@@ -375,7 +378,7 @@ fn the_page_changes_the_limit_of_all_routes_at_once() {
         ("application/json", r#"{"limit":0}"#, 400),
         ("application/json", r#"{"limit":41}"#, 400),
         ("application/json", r#"{"limit":"3"}"#, 400),
-        // A page of another origin can send text without a preflight.
+        // A page on another origin can send text without a preflight.
         ("text/plain", r#"{"limit":4}"#, 415),
     ] {
         assert_eq!(change(content_type, body).0, expected, "{body}");
@@ -383,9 +386,9 @@ fn the_page_changes_the_limit_of_all_routes_at_once() {
     assert_eq!(live(&server, "/fixed-window")["limit"]["limit"], 3);
 }
 
-/// The file sets the limit. A change by the page would be lost at the next edit of the file.
+/// The file sets the limit. A change by the page would be lost when the file is edited next.
 #[test]
-fn the_page_changes_no_limit_of_a_file() {
+fn the_page_changes_no_files_limit() {
     let server = Server::start_with("[[route]]\npath = \"/a\"\n");
     assert_eq!(get(server.address, "/live").json()["can_change"], false);
     let (status, body) = post(&server, "/live/limit", "application/json", r#"{"limit":3}"#);

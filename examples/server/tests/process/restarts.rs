@@ -1,4 +1,4 @@
-//! Checks that limits outlive restarts of the example server.
+//! Checks that limits outlive the example server's restarts.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -15,10 +15,10 @@ use crate::timing::await_until;
 /// The server drains for up to ten seconds, and the machine may be busy.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// All clients together, so that a unit more would be seen.
+/// For all clients together, so that a single extra unit would be seen.
 const LIMIT: u64 = 1_200;
 
-/// In none of them does a budget come back during a test.
+/// No budget comes back during a test.
 const PATHS: [(&str, &str, &str); 3] = [
     ("/bucket", "token-bucket", "999days"),
     ("/fixed", "fixed-window", "30000days"),
@@ -41,7 +41,7 @@ fn config(file: &Path, every: &str) -> String {
     format!("snapshot = {{ path = {:?}, every = \"{every}\" }}\n{}", file.display().to_string(), routes.concat())
 }
 
-/// Returns the status of a request; `None` if there is no server at the moment.
+/// Returns a request's status; `None` if there is no server at the moment.
 fn status(server: SocketAddr, path: &str) -> Option<u16> {
     let mut socket = TcpStream::connect(server).ok()?;
     write!(socket, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").ok()?;
@@ -50,7 +50,7 @@ fn status(server: SocketAddr, path: &str) -> Option<u16> {
     answer.split(' ').nth(1)?.parse().ok()
 }
 
-/// Clients of all paths, which go on whatever happens.
+/// Clients for all paths, which continue after errors.
 struct Load {
     server: Mutex<SocketAddr>,
     admitted: [AtomicU64; PATHS.len()],
@@ -76,7 +76,7 @@ impl Load {
 }
 
 #[test]
-fn two_restarts_under_load_admit_not_one_request_more() {
+fn two_restarts_admit_no_request_more() {
     let text = config(&snapshot_file("load"), "100ms");
     let mut server = Server::start_with(&text);
     let load = Load {
@@ -107,9 +107,9 @@ fn two_restarts_under_load_admit_not_one_request_more() {
     assert!(admitted.iter().all(|count| *count > LIMIT - 20), "{admitted:?}");
 }
 
-/// Killed at any instant, also while it writes: the file is whole.
+/// Killed at any instant, even while it writes: the file is whole.
 #[test]
-fn a_server_that_is_killed_leaves_a_whole_snapshot() {
+fn a_killed_server_leaves_whole_snapshots() {
     let file = snapshot_file("killed");
     let text = config(&file, "100ms");
     let mut admitted = 0;
@@ -131,9 +131,9 @@ fn a_server_that_is_killed_leaves_a_whole_snapshot() {
     }
 }
 
-/// A folder that is not there: the server serves, reports it at each attempt, and says so in the end.
+/// The folder is missing: the server serves, reports it at each attempt, and says so in the end.
 #[test]
-fn a_snapshot_that_cannot_be_written_is_an_error_at_the_end() {
+fn an_unwritable_snapshot_fails_at_exit() {
     let mut server = Server::start_with(&config(Path::new("/nonexistent/f"), "1day"));
     assert_eq!(get(server.address, "/bucket").status, 200);
     server.signal("-TERM");

@@ -1,4 +1,4 @@
-//! Checks the interface of the example server, and its responses over HTTP.
+//! Checks the example server's interface, and its responses over HTTP.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use tonic_prost::ProstCodec;
 const ROUTES: [&str; 5] = ["/token-bucket", "/leaky-bucket", "/leaky-queue", "/fixed-window", "/sliding-window"];
 
 #[test]
-fn without_a_configuration_there_is_a_route_for_each_algorithm() {
+fn each_algorithm_has_a_default_route() {
     let server = Server::start();
     for (served, route) in ROUTES.iter().chain(&["/overload", "/overload/bare", "/unlimited"]).enumerate() {
         let answer = get(server.address, route);
@@ -35,7 +35,7 @@ fn without_a_configuration_there_is_a_route_for_each_algorithm() {
 
 /// For each algorithm: get rejected, wait for the time in one of the two fields, be admitted.
 #[test]
-fn a_client_that_waits_for_the_advertised_time_is_admitted() {
+fn waiting_as_advertised_is_enough() {
     let route = |algorithm: &str, extra: &str| {
         format!(
             "[[route]]\npath = [\"/{algorithm}/exact\", \"/{algorithm}/whole\"]\n[[route.policy]]\nname = \"p\"\n\
@@ -89,8 +89,9 @@ fn send_in_turn(address: SocketAddr, count: u64) -> Vec<std::thread::JoinHandle<
     clients.collect()
 }
 
+/// The answers come in order.
 #[test]
-fn the_queue_answers_in_order_at_its_pace() {
+fn the_queue_answers_at_its_pace() {
     let server = Server::start_with(
         "[[route]]\npath = \"/q\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\nper = \"1s\"\nmax-queue = 3\n",
     );
@@ -115,7 +116,7 @@ fn a_full_queue_rejects_at_once() {
     assert!(rejected.headers["x-rate-limited-for"].parse::<f64>().unwrap() <= 900.0);
 }
 
-/// One call of `Echo` with "hello".
+/// Calls `Echo` once with "hello".
 fn call_echo(address: SocketAddr) -> Result<String, tonic::Status> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -187,7 +188,7 @@ fn whoami_shows_the_client_and_its_keys() {
 }
 
 #[test]
-fn an_invalid_configuration_or_argument_is_rejected_at_start() {
+fn invalid_configurations_and_arguments_are_rejected() {
     let bad = rejected(
         "[[route]]\npath = \"/a\"\n  [[route.policy]]\n  name = \"p\"\n  algorithm = \"token-bucket\"\n  limit = 0\n  per = \"1s\"\n",
     );
@@ -218,7 +219,7 @@ fn an_invalid_configuration_or_argument_is_rejected_at_start() {
 /// The server never reads a body, so a client with `Expect: 100-continue` never gets 100: not before its request
 /// departs, not then, and not with a rejection.
 #[test]
-fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
+fn expecting_100_gets_a_final_response() {
     let queue = |path: &str, rest: &str| {
         format!(
             "[[route]]\npath = \"{path}\"\n[[route.policy]]\nname = \"q\"\nalgorithm = \"leaky-queue\"\nlimit = 1\n\
@@ -242,8 +243,9 @@ fn a_client_that_expects_100_gets_a_final_response_when_its_request_departs() {
     assert_eq!([announce("/rejects"), announce("/rejects")], ["HTTP/1.1 200 OK", "HTTP/1.1 429 Too Many Requests"]);
 }
 
+/// A broken one changes nothing.
 #[test]
-fn an_edited_file_changes_the_limits_and_a_broken_one_changes_nothing() {
+fn an_edited_file_changes_the_limits() {
     let config = |limit: &str, rest: &str| {
         format!(
             "[[route]]\npath = \"/a\"\n[[route.policy]]\nname = \"p\"\nalgorithm = \"token-bucket\"\n\

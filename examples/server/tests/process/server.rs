@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(crate) struct Server {
     process: Child,
     pub(crate) address: SocketAddr,
-    /// The address of the admin service, if it was asked for.
+    /// The admin service's address, if it was asked for.
     admin: Option<SocketAddr>,
 }
 
@@ -38,13 +38,13 @@ impl Server {
         Self::run(&["--config", file.to_str().unwrap(), "--redis", redis])
     }
 
-    /// Starts it with the admin service on a port of its own, this text as its configuration, and more arguments.
+    /// Starts it with the admin service on its own port, this text as its configuration, and more arguments.
     pub(crate) fn start_with_admin(config: &str, more: &[&str]) -> Self {
         let file = config_file(config);
         Self::run(&[&["--config", file.to_str().unwrap(), "--admin", "127.0.0.1:0"], more].concat())
     }
 
-    /// The address of the admin service.
+    /// The admin service's address.
     pub(crate) fn admin(&self) -> SocketAddr {
         self.admin.expect("it was started with one")
     }

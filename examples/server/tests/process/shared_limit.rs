@@ -15,16 +15,18 @@ fn route() -> String {
     )
 }
 
+/// Together they admit exactly the limit, unless the store misses its timeout.
 #[cfg(feature = "redis")]
 #[test]
-fn two_servers_on_one_redis_admit_exactly_the_limit() {
+fn servers_on_redis_admit_the_limit() {
     let redis = crate::redis::RedisServer::start();
     admit_exactly_the_limit(&[(); 2].map(|()| Server::start_on(&redis.url(), &route())));
 }
 
+/// Together they admit exactly the limit, unless the store misses its timeout.
 #[cfg(feature = "postgres")]
 #[test]
-fn two_servers_on_one_postgres_admit_exactly_the_limit() {
+fn servers_on_postgres_admit_the_limit() {
     let postgres = crate::postgres::PostgresServer::start();
     let config = format!("[store.postgres]\nurl = \"{}\"\ntimeout = \"1s\"\n{}", postgres.url(), route());
     let reader = tower_sluice_config::Config::reader().store("postgres", tower_sluice_postgres::file::open);
@@ -44,8 +46,8 @@ fn admit_exactly_the_limit(servers: &[Server; 2]) {
             .collect();
         asking.into_iter().flat_map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
-    // Where the machine is so busy that the store misses the timeout, the request is rejected, whether it was charged
-    // or not. Then less is known, but never more admitted.
+    // If the machine is so busy that the store misses the timeout, the request is rejected, whether it was charged or
+    // not. Then less is known, but never more admitted.
     let count = |status| outcomes.iter().filter(|it| **it == status).count();
     let (admitted, rejected, failed) = (count(200), count(429), count(503));
     assert_eq!((admitted + rejected + failed, outcomes.len()), (2 * LIMIT, 2 * LIMIT));

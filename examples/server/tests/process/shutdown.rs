@@ -1,4 +1,4 @@
-//! Checks the shutdown of the example server, its timeouts for slow clients, and the reload of its configuration.
+//! Checks the example server's shutdown, its timeouts for slow clients, and its configuration reload.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use crate::client::{Answer, get};
 use crate::server::{Server, output};
 use crate::timing::await_until;
 
-/// The server's timeout for the head of a request.
+/// The server's timeout for a request head.
 const HEAD: Duration = Duration::from_secs(10);
 
 /// The server drains for up to ten seconds, and the machine may be busy.
@@ -44,9 +44,10 @@ fn send(server: SocketAddr, text: &str) -> TcpStream {
     socket
 }
 
+/// The waiters are rejected at once, and the server exits with zero.
 #[test]
-fn sigterm_rejects_all_waiters_at_once_and_the_server_exits_with_zero() {
-    // Also with a policy that fails open: closing a queue is no failure, and must not release its waiters.
+fn sigterm_rejects_all_waiters() {
+    // This includes a policy that fails open: closing a queue is not a failure, and must not release its waiters.
     let mut server = Server::start_with(&(queue("/q", "") + &queue("/open", "on-failure = \"allow\"")));
     let mut clients = wait_in_queue(&server, "/q", 11);
     clients.extend(wait_in_queue(&server, "/open", 11));
@@ -58,9 +59,9 @@ fn sigterm_rejects_all_waiters_at_once_and_the_server_exits_with_zero() {
     assert_eq!(server.exits_within(DEADLINE), Some(0));
 }
 
-/// The server is stopped while clients connect and send, so that all are in the kernel's queue when SIGTERM comes.
+/// The server is suspended while clients connect and send, so that all are in the kernel's queue when SIGTERM comes.
 #[test]
-fn connections_in_the_kernels_queue_are_answered_after_sigterm() {
+fn sigterm_answers_the_kernels_queue() {
     let mut server = Server::start_with(&queue("/q", ""));
     assert_eq!(get(server.address, "/q").status, 200);
     server.signal("-STOP");
@@ -82,7 +83,7 @@ fn connections_in_the_kernels_queue_are_answered_after_sigterm() {
 }
 
 #[test]
-fn no_connection_keeps_the_server_from_stopping() {
+fn no_connection_prevents_the_shutdown() {
     let mut server = Server::start();
     let address = server.address;
     let mut kept_alive = send(address, "GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
@@ -108,7 +109,7 @@ fn no_connection_keeps_the_server_from_stopping() {
 }
 
 #[test]
-fn a_request_that_was_begun_before_sigterm_is_answered() {
+fn a_begun_request_outlives_sigterm() {
     let mut server = Server::start();
     let head = "POST /sluice.example.v1.Echo/Echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/grpc-web\r\n";
     let mut socket = send(server.address, &format!("{head}content-length: 12\r\n\r\n\0\0\0\0\x07"));
@@ -124,7 +125,7 @@ fn a_request_that_was_begun_before_sigterm_is_answered() {
 }
 
 #[test]
-fn connections_that_do_not_finish_a_request_head_are_dropped() {
+fn unfinished_request_heads_are_dropped() {
     let server = Server::start();
     let begun = Instant::now();
     let slow = [
@@ -162,7 +163,7 @@ fn connections_that_do_not_finish_a_request_head_are_dropped() {
 
 /// While the server does not run for a moment, here until all clients have connected, it rejects no connection.
 #[test]
-fn a_thousand_connections_may_wait_to_be_accepted() {
+fn a_thousand_connections_may_wait() {
     let server = Server::start();
     server.signal("-STOP");
     let connect = |_| TcpStream::connect_timeout(&server.address, Duration::from_millis(900));
@@ -173,8 +174,9 @@ fn a_thousand_connections_may_wait_to_be_accepted() {
     assert_eq!(get(server.address, "/healthz").status, 200);
 }
 
+/// The reload rejects it, and still works afterwards, as SIGTERM does.
 #[test]
-fn a_pipe_in_place_of_the_configuration_is_rejected_and_blocks_neither_reload_nor_sigterm() {
+fn a_configuration_pipe_blocks_nothing() {
     let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
     let [file, log, pipe] =
         ["toml", "log", "pipe"].map(|ending| folder.join(format!("pipe-{}.{ending}", std::process::id())));
@@ -206,8 +208,9 @@ fn a_pipe_in_place_of_the_configuration_is_rejected_and_blocks_neither_reload_no
     std::fs::remove_file(&file).unwrap();
 }
 
+/// They are logged by name, as warnings.
 #[test]
-fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
+fn a_reloads_removals_are_logged() {
     let policy = |name: &str, rest: &str| {
         format!("[[route.policy]]\nname = \"{name}\"\nalgorithm = \"token-bucket\"\nlimit = 3\nper = \"1s\"\n{rest}")
     };
@@ -232,7 +235,7 @@ fn what_a_reload_removes_is_logged_as_a_warning_by_name() {
 }
 
 #[test]
-fn the_password_of_redis_is_in_no_message() {
+fn no_message_shows_redis_passwords() {
     for url in ["redis://u:hunter2@", "http://u:hunter2@host", "redis://u:hunter2@host:99999", "u:hunter2@host"] {
         let rejected = output(&["--redis", url]);
         let message = String::from_utf8_lossy(&rejected.stderr).into_owned();

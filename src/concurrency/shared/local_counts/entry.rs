@@ -1,5 +1,4 @@
-//! [`LocalEntry`]: the units of one key that one process has in flight, and its knowledge of the server's count of
-//! them.
+//! [`LocalEntry`]: one key's units that one process has in flight, and its knowledge of the server's count.
 //!
 //! Plain transitions, without locks and clocks: the model in the package `tower-sluice-protocols` explores this file as
 //! it is. So it imports only [`Timestamp`] from the crate.
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use crate::values::time::Timestamp;
 
-/// The units of one key that the process has in flight.
+/// One key's units that the process has in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct LocalEntry {
     /// The units of requests that are not over, admitted by the server or by the fallback.
@@ -143,8 +142,8 @@ impl LocalEntry {
         }
     }
 
-    /// Begins a call that releases the surplus of the field over the units in flight. Units that a renewal is moving
-    /// there are not in it yet.
+    /// Begins a call that releases the field's surplus over the units in flight. Units that a renewal is moving there
+    /// are not in it yet.
     fn next_release(&mut self) -> Option<Release> {
         let units = self.counted.saturating_sub(self.units);
         if units == 0 {

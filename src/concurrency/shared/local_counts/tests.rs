@@ -239,8 +239,9 @@ impl World {
     }
 }
 
+/// After a renewal, it counts exactly.
 #[test]
-fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
+fn the_server_never_counts_too_little() {
     let mut world = World::new(Random::of_trial(0));
     let mut complete = 0;
     let mut trace = Trace::of(rounds(200, 3_000));
@@ -265,7 +266,7 @@ fn the_server_never_counts_too_little_and_after_a_renewal_exactly() {
 }
 
 #[test]
-fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
+fn units_are_renewed_after_half_a_lease() {
     let counts = LocalCounts::new();
     let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
@@ -296,7 +297,7 @@ fn a_key_is_renewed_once_its_units_are_older_than_half_a_lease() {
 }
 
 #[test]
-fn a_renewal_that_does_not_come_back_is_replaced() {
+fn a_lost_renewal_is_replaced() {
     let counts = LocalCounts::new();
     let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
@@ -313,7 +314,7 @@ fn a_renewal_that_does_not_come_back_is_replaced() {
 }
 
 #[test]
-fn a_call_that_may_have_failed_is_renewed_at_once() {
+fn uncertain_calls_are_renewed_at_once() {
     let counts = LocalCounts::new();
     let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));
@@ -331,7 +332,7 @@ fn a_call_that_may_have_failed_is_renewed_at_once() {
 }
 
 #[test]
-fn a_failed_call_without_units_is_forgotten_when_its_lease_has_ended() {
+fn unitless_failures_end_with_their_lease() {
     let counts = LocalCounts::new();
     let tag = Tags::new(b"").of(&PartitionKey::from("a"));
     let number = counts.begin(tag, at_second(0));

@@ -1,4 +1,4 @@
-//! The charge of a request when it comes: its cost, under the quota of its key.
+//! The charge when a request comes: its cost, under its key's quota.
 
 mod quota_check;
 
@@ -10,11 +10,11 @@ use crate::values::{Description, PartitionKey, Quota, Shape};
 /// The cost that is charged when a request comes, and the quota under which it is charged.
 pub(crate) struct Costs<D: Domain> {
     pub(super) cost: Cost<D>,
-    /// The quotas of keys, unless all keys have the limiter's quota.
+    /// The keys' own quotas, unless all keys have the limiter's quota.
     pub(super) quota: Option<QuotaFn<D>>,
 }
 
-/// The quotas of keys.
+/// The function that gives keys their own quotas.
 pub(super) struct QuotaFn<D: Domain> {
     quota_of: Reads<D, Option<Quota>>,
     check: QuotaCheck,
@@ -40,7 +40,7 @@ impl<D: Domain> Costs<D> {
         }
     }
 
-    /// The cost of every request, if it is known in advance.
+    /// Every request's cost, if it is known in advance.
     pub(super) const fn fixed_cost(&self) -> Option<u64> {
         match self.cost {
             Cost::Fixed(cost) => Some(cost),
@@ -48,9 +48,8 @@ impl<D: Domain> Costs<D> {
         }
     }
 
-    /// The quota of the key of a request, if it has one of its own: `named` if its extractor names one. Logs if the
-    /// quota of a key goes back and forth within the first 1,000 requests of the policy; costs one relaxed load once
-    /// the check has ended.
+    /// The own quota of a request's key, if it has one: `named`, if its extractor names one. Logs if a key's quota goes
+    /// back and forth within the policy's first 1,000 requests. Costs one relaxed load once the check has ended.
     #[inline]
     pub(super) fn quota_of(
         &self,
@@ -85,7 +84,7 @@ fn as_limited(limiter: &Description, quota: Option<Quota>) -> Option<Quota> {
         Some(Shape::FixedWindow | Shape::SlidingWindow) => quota.map(Quota::without_burst),
         #[cfg(feature = "calendar")]
         Some(Shape::CalendarWindow) if quota.is_some_and(|quota| quota.calendar().is_some()) => quota,
-        // A key without windows of its own has the windows of the limiter.
+        // A key without its own windows has the limiter's windows.
         Some(Shape::CalendarWindow) => {
             let period = limiter.terms().and_then(|terms| terms.quota())?.period();
             Quota::try_per(quota?.limit(), period).ok()
@@ -101,9 +100,9 @@ mod tests {
     use crate::limiter::{IntoLimiter, RateLimiter};
     use crate::store::MemoryStore;
 
-    /// Otherwise, responses would advertise a burst, or a period, that no limiter applies.
+    /// Otherwise, responses would advertise a burst, or a period, that the limiter does not apply.
     #[test]
-    fn the_quota_of_a_key_is_the_one_that_its_algorithm_applies() {
+    fn a_keys_quota_is_the_one_applied() {
         fn check(algorithm: impl Algorithm) {
             let quota = Quota::per_hour(20).burst(50);
             let applied = algorithm.under(quota).unwrap().quota();

@@ -7,8 +7,8 @@ use crate::engine::key::Streak;
 use crate::util::lock::Lock;
 use crate::values::{PartitionKey, Quota};
 
-/// Checks whether each key among the first thousand requests of a policy keeps its quota. A single change is a change
-/// of the customer's plan; a change that is taken back at once shows that the quota depends on the request.
+/// Checks whether each key keeps its quota in a policy's first thousand requests. A single change is a change of the
+/// customer's plan, but a change that is taken back at once shows that the quota depends on the request.
 #[derive(Debug)]
 pub(super) struct QuotaCheck {
     /// Keyed by a hash of the key.
@@ -16,7 +16,7 @@ pub(super) struct QuotaCheck {
     streak: Streak<1_000>,
 }
 
-/// The quotas of a key; `None` stands for the policy's own quota.
+/// A key's quotas. `None` stands for the policy's own quota.
 #[derive(Debug)]
 struct Seen {
     last: Option<Quota>,
@@ -35,7 +35,7 @@ impl QuotaCheck {
         self.streak.is_decided()
     }
 
-    /// Records the quota of a request, unless it [is decided](Self::is_decided). Returns `true` once, for the first
+    /// Records a request's quota, unless the check [is decided](Self::is_decided). Returns `true` once, for the first
     /// request whose key is back at the quota before its last change.
     #[cold]
     pub(super) fn compare(&self, key: &PartitionKey, quota: Option<Quota>) -> bool {
@@ -76,7 +76,7 @@ mod tests {
     const LOGIN: Option<Quota> = Some(Quota::per_hour(5));
     const OTHER: Option<Quota> = Some(Quota::per_second(100));
 
-    /// Returns the indices of the requests that find that the quota of a key alternates.
+    /// Returns the indices of the requests that find an alternating quota.
     fn reported(requests: impl IntoIterator<Item = (u32, Option<Quota>)>) -> Vec<usize> {
         let check = QuotaCheck::new();
         let record = |(number, (key, quota)): (usize, (u32, _))| {
@@ -88,16 +88,16 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_goes_back_and_forth_is_reported_once() {
+    fn alternating_quotas_are_reported_once() {
         assert_eq!(reported([(1, LOGIN), (1, OTHER), (1, LOGIN), (1, OTHER), (1, LOGIN)]), [2]);
         assert_eq!(reported([(1, None), (2, OTHER), (1, OTHER), (2, None), (1, OTHER), (1, None), (2, OTHER)]), [5]);
-        // The last of the first thousand.
+        // The last request that is checked.
         let before = (0..999).map(|number| if number < 998 { (1, LOGIN) } else { (1, OTHER) });
         assert_eq!(reported(before.chain([(1, LOGIN)])), [999]);
     }
 
     #[test]
-    fn quotas_of_keys_and_changes_of_plans_are_not_reported() {
+    fn own_quotas_and_plan_changes_are_fine() {
         let none: [usize; 0] = [];
         assert_eq!(reported((0..3_000).map(|number| (number % 7, if number % 7 < 3 { LOGIN } else { OTHER }))), none);
         assert_eq!(reported((0..3_000).map(|number| (1, if number < 500 { LOGIN } else { OTHER }))), none);

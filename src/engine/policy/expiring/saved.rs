@@ -1,4 +1,4 @@
-//! The values of an `ExpiringTable` in a snapshot.
+//! An `ExpiringTable`'s values in a snapshot.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -16,7 +16,7 @@ pub(in crate::engine::policy) trait SavedValue: Ends {
 
     fn read(then: Timestamp, bytes: &mut Input<'_>) -> Option<Self>;
 
-    /// Returns the value behind a gap, unless it has ended.
+    /// Returns the value after a gap, unless it has ended.
     fn moved(self, gap: Gap) -> Option<Self>;
 }
 
@@ -37,7 +37,7 @@ impl SavedValue for Timestamp {
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
 
-/// Values that are decoded, and not in use yet.
+/// Decoded values that are not in use yet.
 pub(in crate::engine::policy) struct SavedEntries<V> {
     secret: Secret,
     moment: Moment,
@@ -91,13 +91,13 @@ impl<V: SavedValue> ExpiringTable<V> {
         if keys > 0 { sink.part(&bytes, keys) } else { Ok(()) }
     }
 
-    /// Begins with the values of a snapshot. Returns their number.
+    /// Begins with a snapshot's values. Returns their number.
     pub(in crate::engine::policy) fn restore(&self, saved: SavedEntries<V>, wall: &WallClock) -> Result<u64, Unfit> {
         let was_used = || Unfit::skipped("it was in use before");
         if self.entries.get().is_some() {
             return Err(was_used());
         }
-        // The wall clock first: the time between the two readings is not forgiven.
+        // Read the wall clock first, so that the time between the two readings is not forgiven.
         let wall = wall();
         let now = self.now();
         let gap = Gap::new(saved.moment, Moment { clock: now, wall });

@@ -1,4 +1,4 @@
-//! The labels of the series of a policy.
+//! The labels on a policy's series.
 
 use std::sync::{Arc, OnceLock};
 
@@ -9,7 +9,7 @@ use crate::engine::policy::named::named;
 use crate::values::Decision;
 
 named! {
-    /// The result of a request with one policy. A rejected request counts with the policies that reject it.
+    /// A request's result with one policy. A rejected request counts with the policies that reject it.
     pub(crate) enum Fate by
     /// The name in labels and events.
     pub(crate) as_str {
@@ -35,19 +35,19 @@ named! {
 }
 
 impl Fate {
-    /// The fate of a request that its policy has admitted.
+    /// The fate of a request that a policy has admitted.
     #[inline]
     pub(crate) const fn from_admission(admission: &Decision) -> Self {
         if admission.is_delayed() { Self::Delayed } else { Self::Allowed }
     }
 }
 
-/// The labels of a policy's series.
+/// The labels on a policy's series.
 #[derive(Debug)]
 pub(super) struct Labels {
     pub(super) policy: Arc<str>,
     pub(super) route: OnceLock<Arc<str>>,
-    /// Whether its requests may wait in a queue. If not, it has no series of waits.
+    /// Whether requests may wait in a queue. If not, the policy does not have a series for waits.
     pub(super) delays: bool,
 }
 

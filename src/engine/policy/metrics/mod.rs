@@ -1,6 +1,6 @@
-//! The metrics of policies, counted per request in handles that are made once.
+//! Policy metrics, counted per request in handles that are made once.
 //!
-//! No label contains a key: each key would be a series, and clients could create any number of them.
+//! No label contains a key, because each key would be a series, and clients could create any number of series.
 
 mod labels;
 #[cfg(feature = "metrics")]
@@ -17,7 +17,7 @@ pub(crate) use self::labels::Fate;
 use self::labels::Labels;
 use self::series::Series;
 
-/// The meter of one policy. Two meters with the same labels update the same series. Once the last policy that shares a
+/// One policy's meter. Two meters with the same labels update the same series. Once the last policy that shares a
 /// meter's series is gone, its gauges are zero.
 #[derive(Debug)]
 pub(crate) struct PolicyMeter {
@@ -30,7 +30,7 @@ impl PolicyMeter {
         Self { labels: Labels { policy, route: OnceLock::new(), delays }, series: Series::default() }
     }
 
-    /// Inherits the series of the policy of this name that was in force before.
+    /// Inherits the series from the policy with this name that was in force before.
     pub(crate) fn inherit(&mut self, old: &Self) {
         self.series = old.series.clone();
     }

@@ -1,8 +1,8 @@
-//! The series of a policy that are updated by observations, and not per request: its tables, its units in flight, what
-//! it has shed, and the servers that it calls.
+//! A policy's series that are updated by observations, and not per request: its tables, its units in flight, the
+//! requests that it has shed, and the servers that it calls.
 //!
-//! Counters are incremented by differences and never set: a counter that is set would fall, or stand still, when a
-//! table is replaced.
+//! We increment counters by differences and never set them, because a counter that is set would fall, or stand still,
+//! when a table is replaced.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::labels::Labels;
 use crate::store::{BreakerState, NodeHealth, OverloadStats, SharingStats, Stats, TableStats};
 use crate::values::Priority;
 
-/// The series of a table: its capacity, its live keys, and those that it evicted, each with its description.
+/// The names of a table's series: its capacity, its live keys, and the keys that it evicted, each with a description.
 type SeriesNames = [(&'static str, &'static str); 3];
 
 const BUDGETS: SeriesNames = [
@@ -51,8 +51,8 @@ const CONVERSIONS: &str = "tower_sluice.rate_limiting.store.conversions";
 const LOST_SWAPS: &str = "tower_sluice.rate_limiting.store.lost_swaps";
 const BREAKER: &str = "tower_sluice.rate_limiting.store.breaker";
 
-/// The series of one policy that observations update. Each is made once the limiter has its subject: a table, a count
-/// of units in flight, or a server.
+/// The series of one policy that observations update. Each is made once the limiter has its subject, which is a table,
+/// a count of units in flight, or a server.
 #[derive(Debug, Default)]
 pub(super) struct Observed {
     /// Whether an observation was made. Without one, no series are made when a limiter is replaced.
@@ -66,17 +66,17 @@ pub(super) struct Observed {
     overload: Option<OverloadSeries>,
     /// The keys that are banned and allowed by hand.
     by_hand: Option<[Gauge; 2]>,
-    /// The states of the nodes' circuit breakers, by the names of the nodes.
+    /// The nodes' circuit breaker states, by node name.
     nodes: BTreeMap<String, Gauge>,
 }
 
 impl Observed {
-    /// Sets the gauges to the stats of the limiter that is in force.
+    /// Sets the gauges to the stats from the limiter in force.
     pub(super) fn set_gauges(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
         for (table, stats) in self.tables.iter().zip(tables_of(stats)) {
             if let Some(table) = table {
-                // Zero if the limiter has no table any more.
+                // Zero if the limiter does not have a table any more.
                 table.set_gauges(&stats.unwrap_or_default());
             }
         }
@@ -92,20 +92,20 @@ impl Observed {
             self.in_flight.get_or_insert_with(|| gauge!(IN_FLIGHT, labels.all()));
         }
         if let Some(gauge) = &self.in_flight {
-            // Zero if the limiter counts nothing in flight any more.
+            // Zero if the limiter does not count units in flight any more.
             gauge.set(in_gauge(stats.in_flight.unwrap_or(0)));
         }
         if stats.overload.is_some() {
             self.overload.get_or_insert_with(|| OverloadSeries::new(labels));
         }
         if let Some(overload) = &self.overload {
-            // Zero if the limiter sheds no more requests.
+            // Zero if the limiter does not shed requests any more.
             overload.set_gauges(&stats.overload.unwrap_or_default());
         }
         self.set_breakers(labels, &stats.nodes);
     }
 
-    /// Increments the counters by the counts of a limiter since the last time.
+    /// Increments the counters by a limiter's counts since the last time.
     pub(super) fn add_counts(&mut self, labels: &Labels, stats: &Stats) {
         self.make_tables(labels, stats);
         for (table, stats) in self.tables.iter_mut().zip(tables_of(stats)) {
@@ -138,7 +138,7 @@ impl Observed {
         self.by_hand.iter().flatten().chain(self.nodes.values()).for_each(|gauge| gauge.set(0));
     }
 
-    /// Makes the series of the tables that a limiter has.
+    /// Makes the series for the tables that a limiter has.
     fn make_tables(&mut self, labels: &Labels, stats: &Stats) {
         for ((table, names), stats) in self.tables.iter_mut().zip(TABLES).zip(tables_of(stats)) {
             if stats.is_some() {
@@ -148,7 +148,7 @@ impl Observed {
     }
 
     fn set_breakers(&mut self, labels: &Labels, nodes: &[NodeHealth]) {
-        // The breaker of a node that is no longer responsible is not of interest.
+        // A node that is no longer responsible counts as closed.
         self.nodes.retain(|name, gauge| {
             let is_there = nodes.iter().any(|node| node.name() == name);
             if !is_there {
@@ -170,7 +170,7 @@ impl Observed {
     }
 }
 
-/// The series of a table.
+/// A table's series.
 #[derive(Debug)]
 struct TableSeries {
     capacity: Gauge,
@@ -200,7 +200,7 @@ impl TableSeries {
     }
 }
 
-/// The series of a limiter that sheds.
+/// The series for a limiter that sheds.
 #[derive(Debug)]
 struct OverloadSeries {
     limit: Gauge,
@@ -246,25 +246,25 @@ impl OverloadSeries {
     }
 }
 
-/// Two counters, to which the counts of all tables or stores that a policy had are added.
+/// Two counters that sum up the counts from all tables or stores that a policy had.
 #[derive(Debug)]
 struct Sums {
     /// A count without a counter is not reported.
     counters: [Option<Counter>; 2],
-    /// The counts that were added so far, for each of the latest tables that the policy had, the latest one last.
+    /// The counts that were added so far, for each recent table, the latest one last.
     added: Vec<Added>,
 }
 
-/// The counts of a table that were added to the counters.
+/// A table's counts that were added to the counters.
 #[derive(Clone, Copy, Debug, Default)]
 struct Added {
-    /// The [number](TableStats::number) of the table, if it has one.
+    /// The table's [number](TableStats::number), if it has one.
     table: Option<u64>,
     counts: [u64; 2],
 }
 
-/// The number of tables whose counts are remembered. It bounds the memory of a policy that is changed for years. A
-/// change back and forth has two tables. If an older one is put in force again, its counts are added once more.
+/// The number of tables whose counts are remembered, which bounds the memory if a policy is changed for years. A change
+/// back and forth has two tables. If an older table than these is put in force again, its counts are added once more.
 const REMEMBERED: usize = 8;
 
 impl Sums {
@@ -290,13 +290,13 @@ impl Sums {
     /// Removes and returns the counts that were added for this table so far.
     fn take_added(&mut self, table: Option<u64>, counts: [u64; 2], inherited: [u64; 2]) -> Added {
         let Some(index) = self.added.iter().position(|added| added.table == table) else {
-            // A table continues the counts of the tables before it, which were added already.
+            // A table continues its predecessors' counts, which were added already.
             return Added { table, counts: inherited };
         };
         let added = self.added.remove(index);
-        // The counts of a table never fall. Tables of custom limiters have no number: if their counts have fallen,
-        // the table is another one. Another table whose counts are at least as high is taken for the same. (A store
-        // of this crate has no number before its first use, either; its counts are zero then.)
+        // A table's counts never fall. Tables in custom limiters have no number, so if their counts have fallen, the
+        // table is another one. Another table whose counts are at least as high is taken for the same. (A store in this
+        // crate has no number before its first use, either, but its counts are zero then.)
         let has_fallen = counts.iter().zip(added.counts).any(|(count, added)| *count < added);
         if table.is_none() && has_fallen { Added::default() } else { added }
     }
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gauges_count_more_keys_than_fit_into_32_bits() {
+    fn gauges_hold_more_than_32_bits() {
         let [capacity, live] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         let series = TableSeries {
             capacity: Gauge::from_arc(Arc::clone(&capacity)),
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_a_table_has_inherited_are_added_once() {
+    fn inherited_counts_are_added_once() {
         let [evicted, turned_away] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         let mut series = TableSeries {
             capacity: Gauge::noop(),
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counts_of_the_latest_eight_tables_are_added_once() {
+    fn eight_tables_are_added_once() {
         let evicted = Arc::new(AtomicU64::new(0));
         let mut sums = Sums::new([Some(Counter::from_arc(Arc::clone(&evicted))), None]);
         let mut after = |number, evicted_live| {

@@ -1,6 +1,6 @@
-//! The series of a policy, in the `metrics` facade.
+//! A policy's series, in the `metrics` facade.
 //!
-//! The facade can create series, but not remove them. So gauges are set to zero when their policy is gone.
+//! The facade can create series, but not remove them, so gauges are set to zero when their policy is gone.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,15 +21,15 @@ const CROSSINGS: &str = "tower_sluice.rate_limiting.crossings";
 const QUEUED: &str = "tower_sluice.rate_limiting.queued_requests";
 const TIME_IN_QUEUE: &str = "tower_sluice.rate_limiting.request.time_in_queue";
 
-/// How many policies of the process have series before their first request. A counter that begins at zero shows its
-/// first increment; but a service may have thousands of policies, most of which nobody uses.
+/// How many policies in the process have series before their first request. A counter that begins at zero shows its
+/// first increment, but a service may have thousands of policies, most without requests.
 const MOST_UNUSED: usize = 256;
 
 /// How many policies got their series by an observation before their first request.
 static UNUSED: AtomicUsize = AtomicUsize::new(0);
 
-/// Shared by a policy and the policies of its name that replace it. When the last one is dropped, the gauges are set to
-/// zero, unless [`retire`](PolicyMeter::retire) has done so.
+/// Shared by a policy and the policies with its name that replace it. When the last one is dropped, the gauges are set
+/// to zero, unless [`retire`](PolicyMeter::retire) has done so.
 ///
 /// Handles are made at the first request or the first observation, since a program may install its recorder after it
 /// has built the layer.
@@ -39,7 +39,7 @@ pub(super) struct Series(Arc<SeriesInner>);
 #[derive(Debug, Default)]
 struct SeriesInner {
     handles: OnceLock<Handles>,
-    /// The series of the queue, of a policy that delays.
+    /// The queue's series, if the policy delays.
     queue: OnceLock<Queue>,
     observed: Lock<Observed>,
 }
@@ -61,7 +61,7 @@ impl PolicyMeter {
     #[inline]
     fn handles(&self) -> &Handles {
         self.series.0.handles.get_or_init(|| {
-            // So that the series of an idle queue exist.
+            // Makes an idle queue's series, too.
             let _ = self.queue();
             Handles::new(&self.labels)
         })
@@ -101,7 +101,7 @@ impl PolicyMeter {
         }
     }
 
-    /// Records the wait of a request that was [`Fate::Delayed`] or [`Fate::Cancelled`].
+    /// Records the time that a [`Fate::Delayed`] or [`Fate::Cancelled`] request waited.
     pub(crate) fn waited(&self, fate: Fate, time: Duration) {
         if let Some(queue) = self.queue() {
             if fate == Fate::Delayed { &queue.delayed } else { &queue.cancelled }.record(time);
@@ -118,8 +118,8 @@ impl PolicyMeter {
         self.handles();
         // The handles may be inherited from a policy that did not delay.
         let _ = self.queue();
-        // The lock is held while the stats are read. Otherwise, with two observers at once, the first reader could
-        // write last, and gauges would go back to the older stats.
+        // Hold the lock while the stats are read. Otherwise, with two observers at once, the first reader could write
+        // last, and gauges would go back to the older stats.
         let mut observed = self.series.0.observed.lock();
         if !observed.is_retired {
             observed.is_begun = true;
@@ -129,8 +129,8 @@ impl PolicyMeter {
         }
     }
 
-    /// Adds the counts of a limiter that is no longer in force since the last observation. The gauges already belong
-    /// to the limiter that is in force.
+    /// Adds the counts since the last observation from a limiter that is no longer in force. The gauges already belong
+    /// to the limiter in force.
     pub(crate) fn count_last(&self, stats: impl FnOnce() -> Stats) {
         let mut observed = self.series.0.observed.lock();
         if observed.is_begun && !observed.is_retired {
@@ -156,7 +156,7 @@ fn may_begin_unused() -> bool {
 impl Drop for SeriesInner {
     fn drop(&mut self) {
         let observed = self.observed.lock();
-        // Gauges that were retired are zero already, or belong to a later policy of this name: this policy may be
+        // Retired gauges are zero already, or belong to a later policy with this name, because this policy may be
         // dropped long after it was removed, with the last request that it decided on.
         if !observed.is_retired {
             observed.clear();

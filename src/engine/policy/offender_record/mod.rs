@@ -1,4 +1,4 @@
-//! The keys that a policy rejects most: the note of a rejection, and the reading of a look.
+//! The keys that a policy rejects most: how rejections are noted, and how an operator's look reads them.
 
 mod show;
 #[cfg(test)]
@@ -16,26 +16,26 @@ use crate::util::space_saving::{SpaceSaving, Summary};
 use crate::values::PartitionKey;
 use crate::values::time::{Clock, Monotonic, Timestamp, Wall};
 
-/// The offenders of a policy: how their keys are shown, and the record, which the next policy of the name continues.
+/// A policy's offenders: how their keys are shown, and the record, which the next policy with the name continues.
 pub(crate) struct TrackedOffenders {
     pub(crate) show: ShowKey,
     pub(crate) record: Arc<OffenderRecord>,
 }
 
-/// The rejections of the present hour, and of the hour before it.
+/// The rejections in the present hour, and in the hour before it.
 ///
-/// Old offenders fade by the hour: a sketch cannot forget gradually, and halved counts would lose their error bound and
-/// their meaning. Two generations show the rejections of one to two hours, exactly attributed to their hours. Hours
-/// begin by the wall clock, in UTC, so that the hours of all processes are the same and their sketches can be merged.
+/// Old offenders fade by the hour, because a sketch cannot forget gradually, and halved counts would lose their error
+/// bound and their meaning. Two generations show rejections from one to two hours, exactly attributed to their hours.
+/// Hours begin by the wall clock, in UTC, so that all processes have the same hours and their sketches can be merged.
 ///
 /// # Threads
 ///
-/// A rejection must be cheap when a flood of them comes on all threads, so no thread ever waits. Each has a preferred
-/// [sketch](Sketches) of [`STRIPES`], mostly for itself; if its lock is taken, by another thread or by a look, the next
-/// one does as well, since sketches are merged when they are read. If all are locked, the rejection is only
+/// A rejection must be cheap when a flood comes on all threads, so no thread ever waits. Each thread has a preferred
+/// [sketch](Sketches) among [`STRIPES`], mostly for itself. If its lock is taken, by another thread or by a look, the
+/// next sketch does as well, because sketches are merged when they are read. If all are locked, the rejection is only
 /// [counted](Self::note_missed), and widens the error.
 pub(crate) struct OffenderRecord {
-    /// Distinguishes this record from the records of other processes.
+    /// Distinguishes this record from other processes' records.
     id: u64,
     secret: Secret,
     clock: WallClock,
@@ -44,16 +44,16 @@ pub(crate) struct OffenderRecord {
     missed: [AtomicU64; 2],
     /// Whether the record is about to be published.
     is_scheduled: AtomicBool,
-    /// The hour of the last publication.
+    /// The last publication's hour.
     published: AtomicU64,
 }
 
-/// On cache lines of their own, so that threads with different stripes do not slow each other down.
+/// Each stripe has its own cache lines, so that threads with different stripes do not slow each other down.
 #[derive(Default)]
 #[repr(align(128))]
 struct Stripe(Lock<Option<Box<Sketches>>>);
 
-/// Each has a sketch of 14 KiB for each of two hours, once it is used.
+/// Each stripe has a 14 KiB sketch for each of two hours, once it is used.
 const STRIPES: usize = 8;
 
 const NANOS_PER_HOUR: u64 = 3_600_000_000_000;
@@ -76,11 +76,11 @@ impl Hour {
     }
 }
 
-/// The wall clock, read once per look and per publication. In between, the monotonic clock goes on from there: with the
-/// feature `fast-clock`, its reading takes a third of the time. If the wall clock is set, rejections have the times of
-/// before until the next look or publication.
+/// The wall clock, read once per look and per publication. In between, the monotonic clock goes on from there, because
+/// with the feature `fast-clock`, reading it takes a third of the time. If the wall clock is set, rejections have times
+/// by the old setting until the next look or publication.
 struct WallClock {
-    /// From the monotonic clock to this one, modulo 2^64.
+    /// The offset from the monotonic clock to this one, modulo 2^64.
     offset: AtomicU64,
 }
 
@@ -103,7 +103,7 @@ impl WallClock {
     }
 }
 
-/// Two generations of a sketch.
+/// A sketch for each of two hours.
 struct Sketches {
     hour: Hour,
     present: SpaceSaving<PartitionKey>,
@@ -128,7 +128,7 @@ impl OffenderRecord {
         self.id
     }
 
-    /// Counts a rejection of a key. Never waits.
+    /// Counts a key's rejection. Never waits.
     pub(crate) fn note(&self, key: &PartitionKey) {
         self.note_at(key, self.clock.estimated());
     }
@@ -153,18 +153,18 @@ impl OffenderRecord {
     /// Counts a rejection whose key is not noted.
     #[cold]
     fn note_missed(&self, hour: Hour) {
-        // Relaxed: a look reads nothing else that depends on it.
+        // Relaxed, because a look does not read anything else that depends on it.
         let more = |missed| {
             Some(Missed::of(missed).in_hour(hour).saturating_add(1)).map(|count| Missed { hour, count }.bits())
         };
         let _ = self.missed[parity(hour)].fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
-    /// The rejections that were noted in one of the two hours at `now`.
+    /// The rejections noted in `hour`, if it is one of the two hours kept at `now`.
     pub(crate) fn in_hour(&self, hour: Hour, now: Timestamp) -> Summary<PartitionKey> {
         let mut summary = Summary::empty();
         for stripe in &self.stripes {
-            // Copied under the lock, and merged without: rejections on other threads use other stripes meanwhile.
+            // Copy under the lock, and merge without it. Rejections on other threads use other stripes meanwhile.
             let part = stripe.0.lock().as_mut().map(|sketches| sketches.in_hour(hour, now));
             summary = part.into_iter().fold(summary, Summary::merge);
         }
@@ -172,16 +172,17 @@ impl OffenderRecord {
         summary
     }
 
-    /// The rejections of both hours.
+    /// The rejections in both hours.
     pub(crate) fn in_both_hours(&self, now: Timestamp) -> Summary<PartitionKey> {
         let hour = Hour::of(now);
         self.in_hour(hour, now).merge(self.in_hour(hour.before(), now))
     }
 
-    /// Schedules a publication; `None` if one is scheduled. The next one can be scheduled once this one is dropped.
+    /// Schedules a publication. `None` if one is scheduled already. The next one can be scheduled once this one is
+    /// dropped.
     #[inline]
     pub(crate) fn schedule(self: &Arc<Self>) -> Option<Scheduled> {
-        // A plain load first: in a flood, threads then share the cache line.
+        // Try a plain load first, so that threads share the cache line in a flood.
         if self.is_scheduled.load(Ordering::Relaxed) || self.is_scheduled.swap(true, Ordering::Relaxed) {
             return None;
         }
@@ -196,15 +197,15 @@ impl OffenderRecord {
     }
 }
 
-/// A publication that is to be made. It is dropped before the counts are read, so that a later rejection schedules
-/// another; or with its task, if the runtime ends.
+/// A scheduled publication. It is dropped before the counts are read, so that a later rejection schedules another. If
+/// the runtime ends, it is dropped with its task.
 pub(crate) struct Scheduled(Arc<OffenderRecord>);
 
 impl Drop for Scheduled {
     fn drop(&mut self) {
-        // Relaxed, since the locks of the sketches order it. A rejection takes the lock of a sketch, and then reads the
-        // flag; the publication clears the flag, and then takes the lock. So if the lock was the publication's first,
-        // the rejection finds the flag cleared; and otherwise the publication has its count.
+        // Relaxed, because the sketch locks order it. A rejection takes a sketch's lock, and then reads the flag. The
+        // publication clears the flag, and then takes the lock. So if the publication had the lock first, the rejection
+        // finds the flag cleared, and otherwise the publication has its count.
         self.0.is_scheduled.store(false, Ordering::Relaxed);
     }
 }
@@ -226,8 +227,8 @@ impl Sketches {
     /// Begins an hour, unless it has begun.
     #[cold]
     fn turn_to(&mut self, hour: Hour) {
-        // Back by less than two hours: a thread that read the clock before the hour began, or a clock that was set
-        // back. Its rejections count for the present hour.
+        // The clock is back by less than two hours, because the thread read it before the hour began, or because it was
+        // set back. Such rejections count for the present hour.
         if hour == self.hour || (hour < self.hour && self.hour.0 - hour.0 < 2) {
             return;
         }
@@ -252,8 +253,8 @@ impl Sketches {
     }
 }
 
-/// The number of rejections of an hour that were missed, in the bits of an atomic: the lower 40, below the bits of the
-/// hour.
+/// The number of rejections that were missed in an hour. An atomic has the number in its lower 40 bits, and the hour
+/// above.
 struct Missed {
     hour: Hour,
     count: u64,
@@ -276,12 +277,12 @@ impl Missed {
     }
 }
 
-/// Two hours in sequence have different ones.
+/// Two consecutive hours have different parities.
 const fn parity(hour: Hour) -> usize {
     (hour.0 % 2) as usize
 }
 
-/// The stripe that this thread tries first: threads take turns.
+/// The stripe that this thread tries first. New threads get the stripes in turn.
 #[inline]
 fn stripe_of_this_thread() -> usize {
     const UNKNOWN: usize = usize::MAX;

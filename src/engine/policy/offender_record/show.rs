@@ -4,8 +4,8 @@ use std::fmt::{self, Write};
 
 use sha2::{Digest, Sha256};
 
-/// How the keys of [offenders](crate::Policy::track_offenders) may be shown. A key is personal data in most cases: the
-/// form that is shown here is all that an operator sees, and all that a store keeps for other processes.
+/// How [offenders'](crate::Policy::track_offenders) keys may be shown. A key is personal data in most cases, so an
+/// operator sees only the form that you choose here, and a store keeps only that form for other processes.
 ///
 /// | | `203.0.113.7` is shown as | |
 /// |---|---|---|
@@ -16,11 +16,11 @@ use sha2::{Digest, Sha256};
 /// | [`by`](Self::by) | as your function writes it | |
 ///
 /// A key is first written as text, as its [extractor](crate::key::KeyExtractor::write_text) does: `alice`,
-/// `2001:db8::/64`. A key of more than 256 bytes is `(sha256:…)` with its SHA-256 in hexadecimal, since only its hash
-/// [is kept](crate::PartitionKey#cost), and another key that is no text is `(0x…)` with its bytes. [An
-/// operator](crate::policy::KeyOf) may type all of these. The key that requests share is shown as `(shared)` in any
-/// form. A whole key has at most 516 bytes, and any other form is cut at 256; control characters are escaped, so that
-/// no client can paint on the terminal of an operator.
+/// `2001:db8::/64`. A key longer than 256 bytes is `(sha256:…)` with its SHA-256 in hexadecimal, since only its hash
+/// [is kept](crate::PartitionKey#cost), and another key that is not text is `(0x…)` with its bytes. [An
+/// operator](crate::policy::KeyOf) may type all these texts. The key that requests share is shown as `(shared)` in any
+/// form. A whole key has at most 516 bytes, and any other form is cut at 256. Control characters are escaped, so that
+/// no client can paint on an operator's terminal.
 #[must_use]
 pub struct ShowKey(Form);
 
@@ -32,7 +32,7 @@ enum Form {
     By(Box<dyn Fn(&str) -> String + Send + Sync>),
 }
 
-/// The most bytes of a shown key.
+/// A shown key's greatest length, in bytes.
 const LONGEST: usize = 256;
 
 impl ShowKey {
@@ -42,9 +42,9 @@ impl ShowKey {
         Self(Form::Hash)
     }
 
-    /// Shows the first 16 hexadecimal digits (64 bits) of an HMAC-SHA-256 (RFC 2104) of the key's text with this
-    /// secret: `printf %s 203.0.113.7 | openssl dgst -sha256 -hmac SECRET`. Processes that share a limit should have
-    /// the same secret.
+    /// Shows the first 16 hexadecimal digits (64 bits) of the key text's HMAC-SHA-256 (RFC 2104) with this secret:
+    /// `printf %s 203.0.113.7 | openssl dgst -sha256 -hmac SECRET`. Processes that share a limit should have the same
+    /// secret.
     pub fn keyed_hash(secret: impl AsRef<[u8]>) -> Self {
         Self(Form::KeyedHash(Box::new(Hmac::new(secret.as_ref()))))
     }
@@ -54,18 +54,18 @@ impl ShowKey {
         Self(Form::Prefix(characters))
     }
 
-    /// Shows the whole text of the key.
+    /// Shows the key's whole text.
     pub const fn whole() -> Self {
         Self(Form::Whole)
     }
 
-    /// Shows the text that `show` makes of the key's text. It is called when an operator looks, and once a second at
-    /// most for a shared store, for 128 keys each; not by a request.
+    /// Shows the text that `show` makes from the key's text. It is called for 128 keys when an operator looks, and at
+    /// most once a second for a shared store, but not by a request.
     pub fn by(show: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         Self(Form::By(Box::new(show)))
     }
 
-    /// Shows the text of a key.
+    /// Shows a key's text.
     pub(crate) fn show(&self, text: &str) -> String {
         match &self.0 {
             Form::Hash => first_digits(&Sha256::digest(text)),
@@ -74,7 +74,7 @@ impl ShowKey {
                 Some((end, _)) => clean(&format!("{}…", &text[..end])),
                 None => clean(text),
             },
-            // Bounded, and without control characters, or it would stand for another key.
+            // The text is bounded and free from control characters. If we changed it, it would stand for another key.
             Form::Whole => text.to_owned(),
             Form::By(show) => clean(&show(text)),
         }
@@ -120,7 +120,7 @@ fn first_digits(hash: &[u8]) -> String {
     })
 }
 
-/// HMAC-SHA-256: the states of the two hashes after the secret.
+/// HMAC-SHA-256: the two hash states after the secret.
 struct Hmac {
     inner: Sha256,
     outer: Sha256,
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_common_tools() {
+    fn hashes_match_common_tools() {
         // printf %s 203.0.113.7 | sha256sum
         assert_eq!(ShowKey::hash().show("203.0.113.7"), "fec52565aa0cf18f");
         // RFC 4231, test cases 2 and 6: a secret longer than a block is hashed.
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn no_key_paints_on_a_terminal_or_fills_it() {
+    fn keys_cannot_paint_or_fill_terminals() {
         let shown = |text: &str| {
             let text = text.to_owned();
             ShowKey::by(move |_| text.clone()).show("x")

@@ -16,7 +16,7 @@ fn counts(record: &OffenderRecord, now: Timestamp) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn rejections_count_for_their_hour_and_the_next_one() {
+fn rejections_count_for_two_hours() {
     let record = OffenderRecord::new();
     let [alice, bob] = ["alice", "bob"].map(PartitionKey::from);
     (0..3).for_each(|second| record.note_at(&alice, at(0, second)));
@@ -30,7 +30,7 @@ fn rejections_count_for_their_hour_and_the_next_one() {
 }
 
 #[test]
-fn a_key_of_both_hours_is_listed_once() {
+fn keys_in_both_hours_are_listed_once() {
     let record = OffenderRecord::new();
     let alice = PartitionKey::from("alice");
     for hour in 0..2 {
@@ -42,7 +42,7 @@ fn a_key_of_both_hours_is_listed_once() {
 
 /// Threads read the clock before they lock, so one may be late.
 #[test]
-fn a_rejection_from_before_the_hour_loses_nothing() {
+fn a_late_rejection_loses_nothing() {
     let record = OffenderRecord::new();
     let alice = PartitionKey::from("alice");
     for now in [at(0, 3_599), at(1, 0), at(0, 3_599), at(1, 1)] {
@@ -52,7 +52,7 @@ fn a_rejection_from_before_the_hour_loses_nothing() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_by_hours_begins_anew() {
+fn a_clock_set_back_begins_anew() {
     let record = OffenderRecord::new();
     let [alice, bob] = ["alice", "bob"].map(PartitionKey::from);
     record.note_at(&alice, at(50, 0));
@@ -61,7 +61,7 @@ fn a_clock_that_is_set_back_by_hours_begins_anew() {
 }
 
 #[test]
-fn no_rejection_of_any_thread_is_lost() {
+fn no_thread_loses_a_rejection() {
     let record = OffenderRecord::new();
     let each = rounds(2_000, 100_000) as u64;
     thread::scope(|scope| {
@@ -83,8 +83,9 @@ fn no_rejection_of_any_thread_is_lost() {
     assert_eq!(counted + summary.absent, 4 * each, "all are counted by key, or unknown");
 }
 
+/// All sketches are locked.
 #[test]
-fn a_rejection_that_finds_all_sketches_locked_widens_the_error() {
+fn missed_rejections_widen_the_error() {
     let record = OffenderRecord::new();
     let alice = PartitionKey::from("alice");
     record.note_at(&alice, at(0, 0));
@@ -99,7 +100,7 @@ fn a_rejection_that_finds_all_sketches_locked_widens_the_error() {
 }
 
 #[test]
-fn a_publication_is_scheduled_once_until_it_begins() {
+fn one_publication_is_scheduled_at_once() {
     let record = Arc::new(OffenderRecord::new());
     let scheduled = record.schedule();
     assert!(scheduled.is_some());
@@ -109,7 +110,7 @@ fn a_publication_is_scheduled_once_until_it_begins() {
 }
 
 #[test]
-fn the_hour_before_is_published_once_it_has_ended() {
+fn the_previous_hour_is_published_once() {
     let record = OffenderRecord::new();
     let hours = |now| record.hours_to_publish(now).map(|hour| hour.0 - HOUR.0).collect::<Vec<_>>();
     record.hours_to_publish(at(1, 0)).for_each(drop);

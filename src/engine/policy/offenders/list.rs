@@ -1,4 +1,4 @@
-//! [`Offenders`]: the answer to an operator.
+//! [`Offenders`]: the answer that an operator gets.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -33,8 +33,8 @@ pub struct Offender {
 }
 
 impl Offenders {
-    /// Lists the `most` highest counts of the parts of these `processes`, at `now`. `is_whole`: whether a shown text is
-    /// the key with a tag.
+    /// Lists the `most` highest counts from these `processes`, at `now`. `is_whole` says whether a shown text is the
+    /// key with a tag.
     pub(crate) fn new(
         part: OffendersPart,
         most: usize,
@@ -75,22 +75,22 @@ impl Offenders {
         &self.list
     }
 
-    /// The number of all rejections in this time, also of keys that are not listed. Exact.
+    /// The exact number of rejections in this time, including keys that are not listed.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.total
     }
 
     /// The most rejections that a key may have had without being known, and the most by which a count is too high. At
-    /// most 1/128 of the [total](Self::total), and the rejections that found all eight sketches of a process in use by
-    /// other threads, which are rare.
+    /// most 1/128 of the [total](Self::total), plus the rejections that found all eight sketches in use by other
+    /// threads, which are rare.
     #[must_use]
     pub const fn max_error(&self) -> u64 {
         self.max_error
     }
 
-    /// The number of processes whose rejections are counted: this one, and those that have reported to the same server
-    /// in this time, also if they have ended since. Two layers of a process count twice.
+    /// The number of processes whose rejections are counted: this one, and all that have reported to the same server in
+    /// this time, even if they have ended since. Two layers in a process count twice.
     #[must_use]
     pub const fn processes(&self) -> usize {
         self.processes
@@ -109,7 +109,7 @@ impl Offenders {
         self.is_shadow
     }
 
-    /// Why the counts of the other processes are missing, if the server did not answer. This process's own are here.
+    /// Why the other processes' counts are missing, if the server did not answer. This process's own are here.
     #[must_use]
     pub const fn missing(&self) -> Option<&LimiterError> {
         self.missing.as_ref()
@@ -125,45 +125,45 @@ impl Offender {
     }
 
     /// Whether [`key`](Self::key) is the whole key, as an [operator types it](crate::policy::KeyOf), so that it can be
-    /// banned by this text. It is checked by reading the text: another process may show keys in another form.
+    /// banned by this text. We check this by reading the text, because another process may show keys in another form.
     #[must_use]
     pub const fn is_whole(&self) -> bool {
         self.is_whole
     }
 
-    /// The number of its rejections, or more: at most [`error`](Self::error) too many.
+    /// An upper bound on its rejections, too high by at most [`error`](Self::error).
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// The part of the count that may be of other keys.
+    /// The part of the count that may belong to other keys.
     #[must_use]
     pub const fn error(&self) -> u64 {
         self.error
     }
 
-    /// The number of its rejections, or less: those that are certain.
+    /// A lower bound on its rejections: the number that is certain.
     #[must_use]
     pub const fn at_least(&self) -> u64 {
         self.count.saturating_sub(self.error)
     }
 
-    /// The first of its rejections that is counted. There may have been earlier ones, up to [`error`](Self::error) in
-    /// this time, and any number before.
+    /// Its first rejection that is counted. There may have been earlier ones, up to [`error`](Self::error) in this
+    /// time, and any number before.
     #[must_use]
     pub const fn first(&self) -> SystemTime {
         self.first
     }
 
-    /// The last of its rejections, by the clock of the process that made it.
+    /// Its last rejection, by the clock of the process that made it.
     #[must_use]
     pub const fn last(&self) -> SystemTime {
         self.last
     }
 
-    /// The rest of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban that another
-    /// process has made is known here as of a second ago, or once this process has rejected a request for it.
+    /// The rest of its ban, by hand or due to a [penalty](crate::Policy::penalty), if it is banned. A ban by another
+    /// process is known here after a second, or once this process has rejected a request for it.
     #[must_use]
     pub const fn banned_for(&self) -> Option<Duration> {
         self.banned_for

@@ -1,8 +1,8 @@
-//! Who is limited: the keys that a policy rejects most, as an operator sees them.
+//! Offenders: the keys that a policy rejects most, as an operator sees them.
 //!
-//! A look merges parts: the [part](OffendersPart) of this process, from the record of its policy, and those that other
-//! processes have put on the server, as [reports](OffendersPart::to_report). Keys are the same in all parts by their
-//! tags, and not by the texts that are shown: keys with one prefix stay apart, with a bound on each.
+//! A look merges this process's [part](OffendersPart), from the policy's record, with the parts that other processes
+//! have put on the server, as [reports](OffendersPart::to_report). Parts are merged by key tags, and not by the texts
+//! that are shown, so that keys with one prefix stay apart, with a bound on each.
 
 mod list;
 mod report;
@@ -31,7 +31,7 @@ pub(crate) struct OffendersPart {
     keys: HashMap<u128, ShownKey>,
 }
 
-/// The facts that are known of a key.
+/// The known facts about a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ShownKey {
     text: String,
@@ -40,8 +40,8 @@ struct ShownKey {
 }
 
 impl<D: Domain> Policy<D> {
-    /// Tracks a rejected key. Returns the publication that is to be made, if the limiter's server passes reports on and
-    /// none is scheduled.
+    /// Tracks a rejected key. Returns a publication to make, if the limiter's server passes reports on and none is
+    /// scheduled.
     pub(crate) fn note_offender(&self, key: &PartitionKey) -> Option<Scheduled> {
         let offenders = self.lineage.offenders.as_ref()?;
         offenders.record.note(key);
@@ -49,15 +49,14 @@ impl<D: Domain> Policy<D> {
         offenders.record.schedule()
     }
 
-    /// The offenders of this process in the present hour and the one before, and the time; `None` if they are not
-    /// tracked.
+    /// This process's offenders in the present hour and the one before, and the time. `None` if they are not tracked.
     pub(crate) fn own_offenders(&self) -> Option<(OffendersPart, Timestamp)> {
         let offenders = self.lineage.offenders.as_ref()?;
         let now = offenders.record.now();
         Some((self.part(offenders.record.in_both_hours(now), now), now))
     }
 
-    /// The reports of this process for other ones.
+    /// This process's reports for other ones.
     pub(crate) fn offender_reports(&self) -> Vec<Report> {
         let Some(offenders) = &self.lineage.offenders else { return Vec::new() };
         let record = &offenders.record;
@@ -75,8 +74,8 @@ impl<D: Domain> Policy<D> {
         parts.filter(|(_, part)| part.summary.total > 0).map(report).collect()
     }
 
-    /// The offenders of this process, with those that other processes have reported for the two hours at `now`. Reports
-    /// that are not for this policy do not count.
+    /// This process's offenders, merged with other processes' reports for the two hours at `now`. Reports that are not
+    /// for this policy do not count.
     pub(crate) fn all_offenders(
         &self,
         own: OffendersPart,
@@ -85,7 +84,7 @@ impl<D: Domain> Policy<D> {
     ) -> (OffendersPart, usize) {
         let own_id = self.lineage.offenders.as_ref().map(|offenders| offenders.record.id());
         let hour = Hour::of(now);
-        // The clock of another process may be ahead.
+        // Another process's clock may be ahead.
         let hours = hour.before().0..=hour.0 + 1;
         let others = reports.iter().filter(|report| hours.contains(&report.hour) && Some(report.process) != own_id);
         let mut processes = Vec::new();
@@ -101,7 +100,7 @@ impl<D: Domain> Policy<D> {
         (all, 1 + processes.len())
     }
 
-    /// Of these offenders, one key.
+    /// Selects one key from these offenders.
     pub(crate) fn only_offender(&self, all: OffendersPart, key: &PartitionKey) -> OffendersPart {
         let tag = tag(self.description.shares_reports(), key);
         let OffendersPart { mut summary, keys } = all;
@@ -124,15 +123,15 @@ impl<D: Domain> Policy<D> {
         let banned_until = self.ban_left(key).map_or(Timestamp::ZERO, |left| now.saturating_add(left));
         let whole = self.selector.text_of(key);
         let text = match &self.lineage.offenders {
-            // Nobody's name.
+            // The shared key is not personal data, so it is shown as it is.
             Some(offenders) if whole != SHARED => offenders.show.show(&whole),
             _ => whole,
         };
         ShownKey { text, banned_until }
     }
 
-    /// Whether a shown text stands for the key with this tag. It may be a part of the key or a hash, here or in the
-    /// process that has reported it, and the text of another key.
+    /// Whether a shown text stands for the key with this tag. It may be a part of the key, or a hash, made here or in
+    /// the process that has reported it, and it may be another key's text.
     pub(crate) fn is_whole(&self, shown: &str, of: u128) -> bool {
         let key = self.selector.key_of_text(shown);
         key.is_ok_and(|key| tag(self.description.shares_reports(), &key) == of)
@@ -144,7 +143,7 @@ impl<D: Domain> Policy<D> {
     }
 }
 
-/// The number by which a key is the same in all parts: the server's, if parts come from there.
+/// The number that identifies a key in all parts. If parts come from a server, the server makes it.
 fn tag(server: Option<&dyn SharesReports>, key: &PartitionKey) -> u128 {
     match server {
         Some(server) => server.tag(key),
@@ -160,7 +159,7 @@ impl OffendersPart {
         for (tag, key) in other.keys {
             match self.keys.entry(tag) {
                 Entry::Vacant(entry) => drop(entry.insert(key)),
-                // The process that was reported first may not know of the ban.
+                // The process that was merged first may not know of the ban.
                 Entry::Occupied(mut entry) => {
                     let known = entry.get_mut();
                     known.banned_until = known.banned_until.max(key.banned_until);

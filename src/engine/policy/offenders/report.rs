@@ -1,8 +1,8 @@
-//! The part of a process as a text, for the other processes.
+//! A process's part as a text, for the other processes.
 //!
 //! The first line has the version, the policy, whether it is a shadow, the number of all rejections, and the bound on
 //! keys that are not listed. Each further line has a key: its tag, its count and its error, its first and its last
-//! rejection and the end of its ban in milliseconds of the wall clock, and, in the rest of the line, its shown text.
+//! rejection and the end of its ban in wall clock milliseconds, and, in the rest of the line, its shown text.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use super::{OffendersPart, ShownKey};
 use crate::util::space_saving::{Counted, Summary};
 use crate::values::time::Timestamp;
 
-/// A report of another version is ignored.
+/// A report with another version is ignored.
 const VERSION: &str = "1";
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
@@ -24,14 +24,14 @@ impl OffendersPart {
         for Counted { key: tag, count, error, first, last } in entries {
             let Some(ShownKey { text, banned_until }) = self.keys.get(tag) else { continue };
             let [first, last] = [first, last].map(|instant| instant.as_nanos() / NANOS_PER_MILLI);
-            // Rounded up: a ban is not over before its end.
+            // Rounded up, so that a ban does not end early.
             let banned = banned_until.as_nanos().div_ceil(NANOS_PER_MILLI);
             let _ = write!(report, "\n{tag:x} {count} {error} {first} {last} {banned} {text}");
         }
         report
     }
 
-    /// Reads a report. `None` if it is of another policy or another version.
+    /// Reads a report. `None` if it is from another policy or another version.
     pub(super) fn from_report(report: &str, policy: &str, is_shadow: bool) -> Option<Self> {
         let mut lines = report.split('\n');
         let mut head = lines.next()?.splitn(5, ' ');

@@ -37,7 +37,7 @@ fn keys_that_are_shown_alike_stay_apart() {
 }
 
 #[test]
-fn a_report_is_read_as_it_was_written() {
+fn reports_are_read_as_written() {
     let odd = policy(ShowKey::by(|key| format!(" {key} with\nlines and spaces ")));
     for (key, times) in [("alice", 3), ("", 2), ("a b", 1)] {
         note(&odd, key, times);
@@ -56,7 +56,7 @@ fn a_report_is_read_as_it_was_written() {
     assert_eq!(OffendersPart::from_report(&report, "api", true), None, "a shadow's");
 }
 
-/// Whatever another version, or another program, has put there.
+/// Another version, or another program, may have put anything there.
 #[test]
 fn nonsense_is_no_report() {
     let reports = [
@@ -78,9 +78,9 @@ fn nonsense_is_no_report() {
     assert!(OffendersPart::from_report("1 api 0 3 0\n1 1 1 0 0 0 ", "api", false).is_some());
 }
 
-/// Three processes, whose reports are read back: counts are of all processes, within the bound of all.
+/// Three processes' reports are read back. Counts cover all processes, within their common bound.
 #[test]
-fn reports_of_other_processes_are_merged_within_the_bound() {
+fn merged_reports_keep_the_bound() {
     let processes = [(); 3].map(|()| policy(ShowKey::whole()));
     let mut exact = HashMap::<String, u64>::new();
     let mut total = 0;
@@ -110,16 +110,17 @@ fn reports_of_other_processes_are_merged_within_the_bound() {
     assert!(listed[..5].iter().all(|key| key.starts_with("heavy-")), "{listed:?}");
 }
 
-/// While a program is replaced, some processes show hashes and others whole keys: a hash was offered as a key to ban.
+/// While a program is replaced, some processes show hashes and others whole keys. Regression: a hash was offered as a
+/// key to ban.
 #[test]
-fn only_a_text_that_is_the_key_is_whole() {
+fn only_the_keys_text_is_whole() {
     let mine = policy(ShowKey::whole());
     let theirs = policy(ShowKey::hash());
     let prefix = policy(ShowKey::prefix(5));
     for (policy, key, times) in [
         (&mine, "alice", 5),
         (&theirs, "alicia", 4),
-        // The hash of another key, as the name of a client: printf %s alicia | sha256sum | cut -c1-16
+        // A client whose name is another key's hash: printf %s alicia | sha256sum | cut -c1-16
         (&mine, "4d1e58c90b3b94bc", 3),
         (&prefix, "bob", 2),
         (&prefix, "robert", 1),
@@ -133,7 +134,7 @@ fn only_a_text_that_is_the_key_is_whole() {
 }
 
 #[test]
-fn reports_of_other_hours_do_not_count() {
+fn other_hours_do_not_count() {
     let other = policy(ShowKey::whole());
     note(&other, "alice", 1);
     let hour = Hour::of(Wall.now()).0;
@@ -144,9 +145,9 @@ fn reports_of_other_hours_do_not_count() {
     }
 }
 
-/// One process has banned a key, and another one has only rejected it.
+/// One process has banned the key, and another one has only rejected it.
 #[test]
-fn a_ban_that_one_process_knows_is_known_to_all() {
+fn bans_are_merged_from_all_processes() {
     let now = Timestamp::from_nanos(1_790_000_000_000_000_000);
     let key = |banned_until| HashMap::from([(1, ShownKey { text: "a".into(), banned_until })]);
     let entries = vec![crate::util::space_saving::Counted { key: 1, count: 2, error: 0, first: now, last: now }];

@@ -1,4 +1,4 @@
-//! Overrides of one policy that this process keeps: bans and allowances by hand.
+//! A policy's overrides that this process keeps: bans and allowances by hand.
 
 mod saved;
 
@@ -13,10 +13,10 @@ use crate::store::ByHand;
 use crate::values::time::{Clock, Timestamp};
 use crate::values::{Exception, LimiterError, Override, OverrideReason, PartitionKey};
 
-/// The overrides of keys. Unlike the tables of bans and debts, it has the keys themselves and forgets none before its
-/// end: an operator makes few overrides, and wants to see them.
+/// The overrides by key. Unlike the tables for bans and debts, it has the keys themselves and keeps every override
+/// until its end, because an operator makes few overrides, and wants to see them.
 pub(crate) struct Overrides {
-    /// A lock for many readers: it is written by operators, and read by requests while an override is in force.
+    /// A lock for many readers: operators write it, and requests read it while an override is in force.
     by_key: RwLock<HashMap<PartitionKey, KeyOverride>>,
     clock: Arc<dyn Clock>,
     /// No override ends after this instant.
@@ -31,7 +31,8 @@ struct KeyOverride {
     reason: OverrideReason,
 }
 
-/// Two reports of one override on a server differ in its end by less: by the time that they took to arrive.
+/// If two reports from a server are about one override, their ends differ by less than this, because reports take time
+/// to arrive.
 const SAME_END: Duration = Duration::from_secs(2);
 
 impl KeyOverride {
@@ -45,7 +46,7 @@ impl KeyOverride {
         (!left.is_zero()).then_some(Exception { is_ban: self.is_ban, left, reason: self.reason })
     }
 
-    /// Whether it is an override that was known before, as a server reports it again.
+    /// Whether this is the override known before, which a server reports again.
     fn is_again(&self, before: &Self) -> bool {
         let between = self.until.saturating_since(before.until).max(before.until.saturating_since(self.until));
         (self.is_ban, self.reason) == (before.is_ban, before.reason) && between < SAME_END
@@ -57,15 +58,15 @@ impl Overrides {
         Self { by_key: RwLock::default(), clock, latest: AtomicU64::new(0) }
     }
 
-    /// Whether no override is in force. The load is relaxed: a thread that misses an override decides as if its request
-    /// had come just before.
+    /// Whether no override is in force. The load can be relaxed, because a thread that misses an override decides as if
+    /// its request had come just before.
     #[inline]
     pub(crate) fn are_over(&self) -> bool {
         let latest = self.latest.load(Ordering::Relaxed);
         latest == 0 || latest <= self.clock.now().as_nanos()
     }
 
-    /// The override of a key.
+    /// A key's override.
     #[inline]
     pub(crate) fn find(&self, key: &PartitionKey) -> Option<Exception> {
         if self.are_over() {
@@ -83,7 +84,7 @@ impl Overrides {
         by_key.get(key).is_some_and(|known| reported.is_again(known))
     }
 
-    /// The time since the override of a key was made here, or first seen.
+    /// The time since a key's override was made here, or first seen.
     pub(crate) fn age(&self, key: &PartitionKey) -> Option<Duration> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         let (now, by_hand) = (self.clock.now(), by_key.get(key)?);
@@ -113,7 +114,7 @@ impl Overrides {
             new.since = before.since;
         }
         by_key.insert(key.clone(), new);
-        // Under the lock, so before any look that could find it.
+        // Done under the lock, so before any lookup that could find it.
         self.latest.fetch_max(new.until.as_nanos(), Ordering::Relaxed);
         Ok(())
     }
@@ -129,7 +130,7 @@ impl Overrides {
         counts
     }
 
-    /// The overrides in force, in the order of their ends.
+    /// The overrides in force, ordered by their ends.
     pub(crate) fn all(&self) -> Vec<(PartitionKey, Exception)> {
         let by_key = self.by_key.read().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_lasts_until_its_end_or_until_it_is_lifted() {
+    fn overrides_end_or_are_lifted() {
         let clock = ManualClock::new();
         let overrides = Overrides::new(Arc::new(clock.clone()));
         let [a, b] = ["a", "b"].map(PartitionKey::from);
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn an_override_that_a_server_reports_again_has_its_first_age() {
+    fn a_repeated_report_keeps_the_age() {
         let clock = ManualClock::new();
         let overrides = Overrides::new(Arc::new(clock.clone()));
         let key = PartitionKey::from("a");
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn no_override_is_forgotten_for_another_one() {
+    fn overrides_do_not_evict_each_other() {
         let clock = ManualClock::new();
         let overrides = Overrides::new(Arc::new(clock.clone()));
         let key = |number: usize| PartitionKey::from(number as u64);

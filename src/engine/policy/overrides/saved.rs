@@ -9,7 +9,7 @@ use crate::values::snapshot::{Gap, Input, Moment, SavedTable, TableSink, Unfit, 
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{OverrideReason, PartitionKey};
 
-/// Overrides that are decoded, and not in use yet.
+/// Decoded overrides that are not in use yet.
 pub(in crate::engine::policy) struct SavedOverrides {
     moment: Moment,
     overrides: Vec<(PartitionKey, KeyOverride)>,
@@ -58,7 +58,7 @@ impl Overrides {
         put_number(&mut head, then.as_nanos());
         put_number(&mut head, sink.wall());
         sink.begin(&head)?;
-        // A thousand of them have at most 460 KB, and mostly some 30.
+        // A thousand overrides take at most 460 KB, and mostly some 30.
         for some in all.chunks(1_000) {
             let mut bytes = Vec::new();
             for (key, KeyOverride { is_ban, since, until, reason }) in some {
@@ -75,10 +75,10 @@ impl Overrides {
         Ok(())
     }
 
-    /// Adds the overrides of a snapshot that have not ended, except for keys with one. Returns their number.
+    /// Adds a snapshot's overrides that have not ended, except for keys with one. Returns their number.
     pub(in crate::engine::policy) fn restore(&self, saved: SavedOverrides, wall: &WallClock) -> u64 {
         let mut by_key = self.by_key.write().unwrap_or_else(PoisonError::into_inner);
-        // The wall clock first: what passes between the two readings is not forgiven.
+        // Read the wall clock first, so that the time between the two readings is not forgiven.
         let wall = wall();
         let gap = Gap::new(saved.moment, Moment { clock: self.clock.now(), wall });
         let mut restored = 0;

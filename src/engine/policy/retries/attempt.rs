@@ -8,40 +8,40 @@ use crate::limiter::Limiter;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Answer, Ask, ChargingOnce, PartitionKey, Quota, Receipt, Retry};
 
-/// One arrival of a request with an idempotency key. The entry of the request holds it, until the response is over.
-/// The effect of dropping it depends on its stage.
+/// One arrival of a request with an idempotency key. The request's entry holds it until the response is over. The
+/// effect of dropping it depends on its stage.
 pub(crate) struct Attempt {
     keeper: Keeper,
-    /// The quota of the budget of this key, if it has one of its own.
+    /// The quota of this key's retry budget, if the key has its own quota.
     quota: Option<Quota>,
     policy_key: PartitionKey,
     retry: Retry,
     stage: AttemptStage,
 }
 
-/// The keeper of the records of requests and of the budgets of free retries.
+/// The keeper of request records and free retry budgets.
 #[derive(Clone)]
 pub(super) enum Keeper {
-    /// The memory of this process, which finds out whether a retry is free before its policy decides.
+    /// This process's memory, which finds out whether a retry is free before the policy decides.
     Process { records: Arc<Records>, budget: Option<Arc<dyn Limiter>> },
-    /// The store of the limiter, which finds it out when it decides.
+    /// The limiter's store, which finds out when it decides.
     Limiter(Arc<dyn ChargingOnce>),
 }
 
 enum AttemptStage {
-    /// To be charged. If it is dropped, it was rejected or given up, and its retries are charged, too.
+    /// To be charged. Dropped if the request was rejected or given up. Its retries are charged, too.
     ToCharge,
-    /// Charged, and its response is awaited. If it is dropped, the response is over.
+    /// Charged, and its response is awaited. Dropped when the response is over.
     Charged,
-    /// To pass for free; it has taken `cost` units of the budget. If it is dropped, it was rejected or given up, and
+    /// To pass for free, with `cost` units taken from the budget. Dropped if the request was rejected or given up. It
     /// may be free the next time, `until` its record ends.
     ToPass { cost: u64, receipt: Receipt, until: Option<Timestamp> },
-    /// Settled: dropping it has no effect.
+    /// Settled, so that dropping it has no effect.
     Done,
 }
 
 impl Attempt {
-    /// An attempt that is to be charged, unless a record of this process makes it free.
+    /// An attempt that is to be charged, unless a record in this process makes it free.
     pub(super) fn new(keeper: Keeper, quota: Option<Quota>, charge: &Ask<'_>, retry: Retry) -> Self {
         let mut attempt =
             Self { keeper, quota, policy_key: charge.key().clone(), retry, stage: AttemptStage::ToCharge };
@@ -65,12 +65,12 @@ impl Attempt {
         }
     }
 
-    /// Whether it is known to be a free retry, so that its policy charges nothing.
+    /// Whether it is known to be a free retry, so that its policy does not charge it.
     pub(crate) const fn is_free(&self) -> bool {
         matches!(self.stage, AttemptStage::ToPass { .. })
     }
 
-    /// The cost of the same request after a wait, if it is free now and its record will have ended by then.
+    /// The request's cost after a wait, if it is free now and its record will have ended by then.
     pub(crate) fn cost_after(&self, wait: Duration) -> Option<u64> {
         match (&self.stage, &self.keeper) {
             (AttemptStage::ToPass { cost, until: Some(until), .. }, Keeper::Process { records, .. }) => {
@@ -83,7 +83,7 @@ impl Attempt {
         }
     }
 
-    /// The request in the form that the limiter takes, if the limiter is to find out whether it is free.
+    /// The request as a [`Retry`] for the limiter, if the limiter is to find out whether it is free.
     pub(crate) const fn for_limiter(&self) -> Option<&Retry> {
         match self.keeper {
             Keeper::Limiter(_) => Some(&self.retry),
@@ -91,7 +91,7 @@ impl Attempt {
         }
     }
 
-    /// Records that the limiter has found it free, and has taken `cost` of the budget.
+    /// Records that the limiter has found it free, and has taken `cost` from the budget.
     pub(crate) fn found_free(&mut self, cost: u64, receipt: Receipt) {
         let until = self.retry.record_ends.as_ref().and_then(|ends| ends.get().copied());
         self.stage = AttemptStage::ToPass { cost, receipt, until };

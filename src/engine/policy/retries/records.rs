@@ -1,4 +1,4 @@
-//! The requests that were charged and are over, with the free retries that each has left.
+//! Requests that were charged and are over, with the free retries that each has left.
 
 use std::time::Duration;
 
@@ -40,8 +40,8 @@ impl SavedValue for RetryRecord {
 }
 
 impl Records {
-    /// Records that a charged request is over: `free` retries are free `within` a time. A request that has a record
-    /// keeps it.
+    /// Records that a charged request is over, so that `free` retries are free `within` a time. If the request has a
+    /// record, that stays.
     pub(super) fn begin(&self, key: &PartitionKey, within: Duration, free: u32) {
         self.update(key, |record, now| {
             record.get_or_insert(RetryRecord { until: now.saturating_add(within), free });
@@ -86,7 +86,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_record_grants_its_free_retries_until_it_ends() {
+    fn records_grant_retries_until_they_end() {
         let clock = ManualClock::new();
         let records = Records::new(16, Arc::new(clock.clone()));
         let key = PartitionKey::from("a");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_forgets_the_records_that_end_next() {
+    fn full_tables_forget_earliest_ending_records() {
         let clock = ManualClock::new();
         let records = Records::new(1, Arc::new(clock.clone()));
         let key = |number: u32| PartitionKey::from(number);

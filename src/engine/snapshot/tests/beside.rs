@@ -1,5 +1,4 @@
-//! The tables beside the budgets: bans, advertised waits, debts, records of retries; and the policies that are left
-//! out.
+//! The tables beside the budgets (bans, advertised waits, debts, retry records), and the policies that are left out.
 
 use std::convert::Infallible;
 use std::future::ready;
@@ -17,7 +16,7 @@ use crate::limiter::Limiter;
 
 const KEY: &str = "x-key";
 
-/// Returns the status of a request, and the seconds that it has to wait.
+/// Returns a request's status, and the seconds that it has to wait.
 fn send(layer: &RateLimitLayer, key: &str, retry: Option<&str>) -> (u16, u64) {
     let mut request = Request::builder().header(KEY, key);
     if let Some(retry) = retry {
@@ -61,7 +60,7 @@ fn keyed(policy: Policy) -> Policy {
     policy.key(HeaderKey::new(HeaderName::from_static(KEY)))
 }
 
-/// Restarts a layer of this policy after `down` seconds without a process.
+/// Restarts a layer with this policy after `down` seconds without a process.
 fn restart(
     layer: &RateLimitLayer,
     clock: &ManualClock,
@@ -78,21 +77,21 @@ fn restart(
 }
 
 #[test]
-fn bans_and_counted_retries_outlive_a_restart() {
+fn bans_and_counted_retries_outlive_restarts() {
     let clock = clock_at(START);
     let make = |clock: &ManualClock| {
         let penalty = Penalty::new(Quota::per_hour(1), Duration::from_secs(600)).with_clock(clock.clone());
         keyed(policy("api", TokenBucket::new(Quota::per_minute(1)), store(clock))).penalty(penalty)
     };
     let layer = RateLimitLayer::new(make(&clock));
-    // The second retry that comes too early begins a ban.
+    // The second premature retry begins a ban.
     assert_eq!([(); 4].map(|()| send(&layer, "a", None).1), [0, 60, 60, 600]);
-    // The first one has an advertised wait only.
+    // The first premature retry only has an advertised wait.
     assert_eq!([(); 2].map(|()| send(&layer, "b", None).1), [0, 60]);
     assert_eq!([(); 3].map(|()| send(&layer, "c", None).1), [0, 60, 60]);
     let layer = restart(&layer, &clock, 20, &make);
     assert_eq!(send(&layer, "a", None).1, 580);
-    // To one tick, which the whole seconds of the field round up.
+    // Exact to one tick, which the field rounds up to whole seconds.
     assert_eq!([(); 2].map(|()| send(&layer, "b", None).1), [41, 600], "the retry is early by the advertised wait");
     assert_eq!(send(&layer, "c", None).1, 600, "its first early retry was counted");
     let layer = restart(&layer, &clock, 581, &make);
@@ -101,7 +100,7 @@ fn bans_and_counted_retries_outlive_a_restart() {
 }
 
 #[test]
-fn the_number_of_bans_outlives_a_restart() {
+fn ban_counts_outlive_a_restart() {
     let clock = clock_at(START);
     let make = |clock: &ManualClock| {
         let seconds = Duration::from_secs;
@@ -113,7 +112,7 @@ fn the_number_of_bans_outlives_a_restart() {
     assert_eq!([(); 4].map(|()| send(&layer, "a", None).1), [0, 60, 60, 600]);
     let layer = restart(&layer, &clock, 601, &make);
     assert_eq!([(); 3].map(|()| send(&layer, "a", None).1), [0, 60, 1_200], "the second ban");
-    // Forgotten a day after its end, and so is the early retry that was free.
+    // The ban is forgotten a day after its end, and so is the premature retry that was free.
     let layer = restart(&layer, &clock, 1_200 + 86_401, &make);
     assert_eq!([(); 4].map(|()| send(&layer, "a", None).1), [0, 60, 60, 600]);
 }
@@ -137,7 +136,7 @@ fn debts_outlive_a_restart() {
 }
 
 #[test]
-fn a_retry_is_free_after_a_restart_and_only_once() {
+fn retries_stay_free_once_after_restarts() {
     let clock = clock_at(START);
     let make = |clock: &ManualClock| {
         let once = ChargeOnce::by_header(HeaderName::from_static("idempotency-key")).with_clock(clock.clone());
@@ -162,7 +161,7 @@ impl Limiter for Custom {
 }
 
 #[test]
-fn policies_that_are_left_out_are_named() {
+fn left_out_policies_are_named() {
     let clock = clock_at(START);
     let shared = RateLimiter::new(TokenBucket::new(Quota::per_hour(5)), store(&clock)).into_limiter();
     let layer = RateLimitLayer::new([
@@ -210,14 +209,14 @@ fn another_algorithm_begins_anew() {
     assert_eq!(charge(&after, "p", 1, 0).remaining(), 5);
 }
 
-/// Whether a call of an operator succeeds, in memory at once.
+/// Whether an operator's call succeeds. In memory, it does so at once.
 fn at_once<T>(call: impl Future<Output = Result<T, crate::LimiterError>>) -> bool {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     matches!(std::pin::pin!(call).poll(&mut context), std::task::Poll::Ready(Ok(_)))
 }
 
 #[test]
-fn bans_and_allowances_by_hand_outlast_a_restart() {
+fn overrides_outlast_a_restart() {
     let clock = ManualClock::starting_at(crate::values::time::Timestamp::from_nanos(1_800_000_000 * SECOND));
     let make = |clock: &ManualClock| {
         let store = crate::store::MemoryStore::default().with_clock(clock.clone());

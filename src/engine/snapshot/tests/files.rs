@@ -1,4 +1,4 @@
-//! The file: it is replaced as a whole, or stays as it was.
+//! The file is replaced as a whole, or stays as it was.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use super::*;
 use crate::algorithm::TokenBucket;
 use crate::engine::snapshot::replace::{beside, replace};
 
-/// A folder of its own, which is removed at the end.
+/// A test's own folder, which is removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -47,14 +47,14 @@ fn snapshots(layer: &RateLimitLayer) -> Snapshots {
     Snapshots::new().layer("", layer).with_wall(|| START)
 }
 
-/// A new layer with the contents of the file: the units that are left.
+/// The remaining units in a new layer with the file's contents.
 fn left(path: &Path) -> u64 {
     let layer = layer();
     snapshots(&layer).load(path).expect("it is whole");
     charge(&layer, "p", 1, 0).remaining()
 }
 
-/// Writes the first bytes of a snapshot, as a process that is killed.
+/// Writes a snapshot's first bytes, like a process that is killed.
 struct Interrupted<'a> {
     to: &'a mut fs::File,
     left: usize,
@@ -76,8 +76,9 @@ impl Write for Interrupted<'_> {
     }
 }
 
+/// A write may be interrupted at any byte.
 #[test]
-fn a_write_that_is_interrupted_at_any_byte_leaves_the_file_before() {
+fn interrupted_writes_leave_the_old_file() {
     let folder = Folder::new();
     let before = layer();
     let _ = charge(&before, "p", 1, 2);
@@ -85,11 +86,11 @@ fn a_write_that_is_interrupted_at_any_byte_leaves_the_file_before() {
     assert_eq!(left(&folder.file()), 3);
     let _ = charge(&before, "p", 1, 1);
     for length in 0..usize::try_from(size).unwrap() {
-        // An error of the system: the rest is removed.
+        // After a system error, the rest is removed.
         let failed = replace(&folder.file(), |file| snapshots(&before).write(Interrupted { to: file, left: length }));
         assert_eq!(failed.unwrap_err().to_string(), "the disk is full", "{length} bytes");
         assert_eq!(folder.names(), ["limits.snapshot"]);
-        // A process that was killed: the rest stays, and is no obstacle.
+        // If the process was killed, the rest stays, but does not get in the way.
         fs::write(beside(&folder.file(), ".new"), &written(&before, START)[..length]).unwrap();
         assert_eq!(left(&folder.file()), 3, "{length} bytes");
     }
@@ -99,7 +100,7 @@ fn a_write_that_is_interrupted_at_any_byte_leaves_the_file_before() {
 
 #[cfg(unix)]
 #[test]
-fn its_owner_alone_may_read_it() {
+fn only_the_owner_may_read() {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     let folder = Folder::new();
@@ -127,9 +128,9 @@ fn a_first_start_finds_no_file() {
     assert_eq!(snapshots(&layer()).save(missing).unwrap_err().kind(), io::ErrorKind::NotFound);
 }
 
-/// The next snapshot must not replace it: a later version of the crate may read it.
+/// The next snapshot must not replace it, because a later version of the crate may read it.
 #[test]
-fn a_snapshot_that_is_refused_is_kept_beside() {
+fn refused_snapshots_are_kept_beside() {
     let folder = Folder::new();
     let layer = layer();
     let mut later = written(&layer, START);
@@ -144,14 +145,15 @@ fn a_snapshot_that_is_refused_is_kept_beside() {
     }
 }
 
-/// The path of another file, such as the configuration, was renamed, so that the next start did not find it.
+/// Regression: another file at the path, such as the configuration, was renamed, so that the next start did not find
+/// it.
 #[test]
-fn files_of_others_are_never_touched() {
+fn foreign_files_are_never_touched() {
     let folder = Folder::new();
     let layer = layer();
     for foreign in ["[[route]]\npath = \"/api\"\n", "short", ""] {
         for suffix in ["", ".new", ".refused"] {
-            // The beginning of a snapshot may be the rest of one that was interrupted.
+            // A snapshot's beginning may be the rest of one that was interrupted.
             if foreign.is_empty() && suffix == ".new" {
                 continue;
             }
@@ -174,7 +176,7 @@ fn files_of_others_are_never_touched() {
     }
 }
 
-/// To open a FIFO waits for its writer, so a server did not start, and said nothing.
+/// Regression: opening a FIFO waits for its writer, so a server did not start, and said nothing.
 #[cfg(unix)]
 #[test]
 fn only_a_regular_file_is_opened() {
@@ -198,11 +200,11 @@ fn only_a_regular_file_is_opened() {
 
 #[test]
 #[should_panic(expected = "two layers have the name `api`")]
-fn two_layers_of_one_name_are_a_mistake() {
+fn two_layers_need_two_names() {
     let _ = Snapshots::new().layer("api", &layer()).layer("api", &layer());
 }
 
-/// The layers of a file are found by their names, in any order.
+/// The layers are found by their names, in any order.
 #[test]
 fn several_layers_share_a_file() {
     let [one, other] = [layer(), layer()];

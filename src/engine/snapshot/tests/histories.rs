@@ -1,4 +1,4 @@
-//! A limiter that is restarted at any instant decides as one that goes on, to one tick of a bucket.
+//! A limiter that is restarted at any instant decides like one that goes on, to one bucket tick.
 
 use proptest::prelude::*;
 
@@ -118,8 +118,8 @@ impl World {
     }
 }
 
-/// By how much the waits of two buckets may differ: a tick, and a nanosecond for its rounding, for each restart and
-/// each change.
+/// By how much two buckets' waits may differ: a tick, and a nanosecond for its rounding, for each restart and each
+/// change.
 fn tolerance(shape: Shape, turns: u32) -> Duration {
     let longest = (0..3).map(|index| {
         let quota = shape.quota(index);
@@ -134,14 +134,14 @@ fn run(shape: Shape, when_full: WhenFull, has_quotas: bool, starts_at: Option<u6
     let make = |index: usize| move |clock: &ManualClock| shape.policy(index, when_full, has_quotas, clock);
     let ever = World::new(make(0), clock_at(START));
     let mut anew = World::new(make(0), clock_at(START));
-    // Both begin with one secret, by which staggered windows are drawn.
+    // Both begin with one secret, which determines staggered windows.
     let _ = charge(&ever.layer, "p", 0, 0);
     restored(&anew.layer, &written(&ever.layer, START), START).expect("it is as it was written");
     let mut wall = START;
     let mut turns = 0;
     let is_near = |one: Option<Duration>, other: Option<Duration>, turns| match (one, other) {
         (Some(one), Some(other)) => one.abs_diff(other) <= tolerance(shape, turns),
-        // A debt of less than a tick.
+        // The debt is less than a tick.
         (Some(one), None) | (None, Some(one)) => one <= tolerance(shape, turns),
         (None, None) => true,
     };
@@ -152,7 +152,7 @@ fn run(shape: Shape, when_full: WhenFull, has_quotas: bool, starts_at: Option<u6
                 let [one, other] = [&ever, &anew].map(|world| asks(&world.layer, "p", key, shape.cost(units), quota));
                 let context = format!("step {number}: {one:?}\nand after restarts {other:?}");
                 if one.is_allowed() != other.is_allowed() {
-                    // At the instant at which it is admitted, to a tick. From here on, they have another history.
+                    // This is the instant at which it is admitted, to a tick. From here on, the histories differ.
                     let wait = one.retry_after().or(other.retry_after()).expect("one of them waits");
                     assert!(wait <= tolerance(shape, turns), "{context}");
                     return;
@@ -190,7 +190,7 @@ proptest! {
     #![proptest_config(cases(rounds(400, 4_000)))]
 
     #[test]
-    fn a_restart_at_any_instant_equals_no_restart(
+    fn a_restart_equals_no_restart(
         shape in prop::sample::select(SHAPES),
         when_full in prop::sample::select(&[WhenFull::EvictLeast, WhenFull::Reject, WhenFull::Overflow][..]),
         has_quotas: bool,
@@ -199,7 +199,7 @@ proptest! {
         run(shape, when_full, has_quotas, None, &steps);
     }
 
-    /// The clock of each process begins at zero, or where it wants: a bucket knows no edges.
+    /// Each process's clock begins at zero, or anywhere, because a bucket has no edges.
     #[test]
     fn a_bucket_outlives_its_clock(
         shape in prop::sample::select(&[Shape::Bucket, Shape::GreatBucket][..]),
@@ -211,10 +211,10 @@ proptest! {
     }
 }
 
-/// By another clock, windows begin at other instants. A count goes on for as long as before, and less than a period
-/// longer; also if the wall clock was set back.
+/// By another clock, windows begin at other instants. A count goes on for its old time at least, and less than a period
+/// longer, even if the wall clock was set back.
 #[test]
-fn windows_of_another_clock_forgive_nothing() {
+fn windows_by_another_clock_forgive_nothing() {
     const PERIOD: u64 = 60 * SECOND;
     for shape in [Shape::Fixed, Shape::Staggered, Shape::Sliding, Shape::StaggeredSliding] {
         for (then, now, wall) in (0..60).flat_map(|second| {
@@ -242,9 +242,10 @@ fn windows_of_another_clock_forgive_nothing() {
     }
 }
 
-/// A wall clock that was set back, by an hour or a year: a debt keeps the rest that it had when it was written.
+/// If the wall clock was set back by an hour or a year, a debt keeps the rest that it had when it was written, and a
+/// ban does not get longer.
 #[test]
-fn a_wall_clock_that_was_set_back_forgives_nothing_and_bans_nobody_for_longer() {
+fn a_wall_clock_set_back_is_safe() {
     for shape in [Shape::Bucket, Shape::GreatBucket] {
         let make = |clock: &ManualClock| RateLimitLayer::new(shape.policy(0, WhenFull::EvictLeast, false, clock));
         let before = make(&clock_at(START));
@@ -262,16 +263,16 @@ fn a_wall_clock_that_was_set_back_forgives_nothing_and_bans_nobody_for_longer() 
 }
 
 /// The default clock stands still while the machine is suspended. The next process shows the right time, by which the
-/// day of the count is over.
+/// count's day is over.
 #[test]
-fn a_count_ends_with_its_window_after_the_clock_was_corrected() {
+fn counts_end_despite_a_corrected_clock() {
     const DAY: u64 = 86_400 * SECOND;
     let edge = (START / DAY + 1) * DAY;
     let day = Quota::per_day(10);
     let make = |clock: &ManualClock| {
         [policy("fixed", FixedWindow::new(day), store(clock)), policy("sliding", SlidingWindow::new(day), store(clock))]
     };
-    // By the wall clock, an hour later than by the clock of the process.
+    // The wall clock is an hour ahead of the process's clock.
     let (clock, wall) = (edge - 3_000 * SECOND, edge + 600 * SECOND);
     let before = RateLimitLayer::new(make(&clock_at(clock)));
     assert!(charge(&before, "fixed", 1, 10).is_allowed() && charge(&before, "sliding", 1, 10).is_allowed());
@@ -279,14 +280,14 @@ fn a_count_ends_with_its_window_after_the_clock_was_corrected() {
     let after = RateLimitLayer::new(make(&clock_at(wall + SECOND)));
     restored(&after, &bytes, wall + SECOND).unwrap();
     assert_eq!(charge(&after, "fixed", 1, 0).remaining(), 10);
-    // It counts as the day before.
+    // It counts like the day before.
     assert_eq!(charge(&after, "sliding", 1, 0).remaining(), 0);
     assert_eq!(charge(&after, "sliding", 1, 1).retry_after().map(|wait| wait < nanos(DAY / 10)), Some(true));
 }
 
-/// All of the words, and both candidate sets.
+/// The table is full, in all words and both candidate sets.
 #[test]
-fn a_full_table_is_restored_with_all_its_keys() {
+fn full_tables_are_restored_whole() {
     for (shape, keys) in [(Shape::Bucket, 256), (Shape::GreatFixed, 256), (Shape::Sliding, 256)] {
         let clock = clock_at(START);
         let make = || RateLimitLayer::new(shape.policy(0, WhenFull::EvictLeast, false, &clock));
@@ -294,7 +295,7 @@ fn a_full_table_is_restored_with_all_its_keys() {
         let most = shape.quota(0).limit();
         assert!((0..keys).all(|key| charge(&before, "p", key, most).is_allowed()));
         let mut layer = before;
-        // Each restart is one of a table that has inherited, and was not asked since.
+        // Each restart is from a table that has inherited, and was not asked since.
         for _ in 0..3 {
             let bytes = written(&layer, START);
             layer = make();
@@ -304,7 +305,7 @@ fn a_full_table_is_restored_with_all_its_keys() {
     }
 }
 
-/// A change of capacity, and a restart into another one.
+/// The capacity changes live, and again with the restart.
 #[test]
 fn another_capacity_keeps_all_keys() {
     let clock = clock_at(START);
@@ -333,10 +334,9 @@ fn another_capacity_keeps_all_keys() {
     }
 }
 
-/// Threads move keys from the copies of an earlier restart into the table while it is written, and change its form: no
-/// key is missed.
+/// Threads move keys from an earlier restart's copies into the table while it is written, and change its form.
 #[test]
-fn a_snapshot_that_is_written_while_keys_move_misses_none() {
+fn snapshots_do_not_miss_moving_keys() {
     const KEYS: u64 = 500;
     for takes_quotas in [false, true] {
         for round in 0..rounds(10, 100) {
@@ -368,10 +368,10 @@ fn a_snapshot_that_is_written_while_keys_move_misses_none() {
     }
 }
 
-/// A table that is full, with keys that share overflow slots. As after a live change, a key with a slot of its own also
-/// owes the shared units of its group, since it may have spent that before.
+/// The table is full, with keys that share overflow slots. As after a live change, a key with its own slot also owes
+/// its group's shared units, because it may have spent them before.
 #[test]
-fn shared_budgets_of_a_full_table_are_restored() {
+fn shared_budgets_are_restored() {
     for shape in [Shape::Bucket, Shape::GreatFixed, Shape::Sliding, Shape::GreatSliding] {
         for has_quotas in [false, true] {
             let clock = clock_at(START);

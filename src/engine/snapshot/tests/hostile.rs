@@ -1,4 +1,4 @@
-//! Files that are no snapshots: each is refused, without a panic, and nothing has changed.
+//! Files that are not snapshots: each is refused, without a panic, and nothing has changed.
 
 use http::HeaderName;
 use proptest::prelude::*;
@@ -14,7 +14,7 @@ use crate::util::effort::rounds;
 
 const POLICIES: usize = 3;
 
-/// A layer with tables of all kinds.
+/// A layer that has all kinds of tables.
 fn layer() -> RateLimitLayer {
     let clock = clock_at(START);
     let penalty = Penalty::new(Quota::per_hour(1), Duration::from_secs(600)).with_clock(clock.clone());
@@ -44,7 +44,7 @@ fn snapshot() -> Vec<u8> {
 fn refused(bytes: &[u8]) -> SnapshotError {
     let layer = layer();
     let error = restored(&layer, bytes, START).expect_err("it is damaged");
-    // A second one is restored: no table is in use.
+    // A second one can be restored, because no table is in use.
     assert_eq!(restored(&layer, &snapshot(), START).unwrap().policies().len(), POLICIES);
     error
 }
@@ -75,7 +75,7 @@ fn each_flipped_bit_is_refused() {
 }
 
 #[test]
-fn other_versions_and_other_files_are_refused_with_the_reason() {
+fn foreign_files_are_refused_with_reasons() {
     let mut whole = snapshot();
     whole[16] = 2;
     let error = refused(&whole).to_string();
@@ -85,7 +85,7 @@ fn other_versions_and_other_files_are_refused_with_the_reason() {
     assert!(matches!(refused(b""), SnapshotError::Foreign));
 }
 
-/// A reader that announces ten gigabytes, and counts the bytes that are asked of it at once.
+/// A reader that announces ten gigabytes, and records the longest single read.
 struct Endless(usize);
 
 impl std::io::Read for Endless {
@@ -97,7 +97,7 @@ impl std::io::Read for Endless {
 }
 
 #[test]
-fn no_more_is_read_at_once_than_a_record_may_have() {
+fn reads_are_bounded_by_the_record_length() {
     let mut head = snapshot()[..17].to_vec();
     for (letter, length) in [(b'p', u32::MAX), (b't', 1 << 20), (b'r', u32::try_from(MOST).unwrap() + 1)] {
         let record = [&head[..], &[letter], &length.to_be_bytes()].concat();
@@ -113,7 +113,7 @@ fn no_more_is_read_at_once_than_a_record_may_have() {
     assert!(endless.0 <= MOST);
 }
 
-/// Makes a file of records with the right checksum, of any kind.
+/// Makes a file from any records, with the right checksum.
 fn forged(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     let mut bytes = snapshot()[..17].to_vec();
     let put = |bytes: &mut Vec<u8>, letter: u8, payload: &[u8]| {
@@ -127,7 +127,7 @@ fn forged(records: &[(u8, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// Returns the records of a file without its end.
+/// Returns a file's records without its end.
 fn records(file: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut rest = &file[17..];
     let mut records = Vec::new();
@@ -140,7 +140,7 @@ fn records(file: &[u8]) -> Vec<(u8, Vec<u8>)> {
 }
 
 #[test]
-fn a_forged_file_is_the_same() {
+fn forged_files_equal_written_ones() {
     let whole = snapshot();
     assert_eq!(forged(&records(&whole)), whole);
     assert_eq!(restored(&layer(), &whole, START).unwrap().policies().len(), POLICIES);
@@ -165,7 +165,7 @@ fn an_announced_table_is_not_allocated() {
         records[table].1.truncate(last);
         put_number(&mut records[table].1, sets);
         let result = restored(&layer(), &forged(&records), START);
-        // On 32 bits, no table has so many, and the number is an error by itself.
+        // On 32 bits, no table has that number, so it is an error by itself.
         let is_error = is_error || usize::try_from(sets).is_err();
         assert_eq!(result.is_err(), is_error, "{sets} sets: {result:?}");
         if let Ok(result) = result {

@@ -1,4 +1,4 @@
-//! Tests of snapshots: restarts against histories without one, hostile files, interrupted writes.
+//! Snapshot tests: restarts against histories without one, hostile files, interrupted writes.
 
 mod beside;
 mod files;
@@ -16,7 +16,7 @@ use crate::store::MemoryStore;
 use crate::values::time::{ManualClock, Timestamp};
 use crate::values::{Answer, Ask, Decision, Quota};
 
-/// Some instant of 2023, not at the edge of a window.
+/// An instant in 2023, not at a window's edge.
 const START: u64 = 1_700_000_000_123_456_789;
 
 const SECOND: u64 = 1_000_000_000;
@@ -33,7 +33,7 @@ fn store(clock: &ManualClock) -> MemoryStore<ManualClock> {
     MemoryStore::with_capacity(256).with_clock(clock.clone())
 }
 
-/// Asks the limiter of a policy.
+/// Asks a policy's limiter.
 fn asks(layer: &RateLimitLayer, name: &str, key: u64, cost: u64, quota: Option<Quota>) -> Decision {
     let in_force = layer.complete().load();
     let policy = in_force.policy(name).expect("the layer has this policy");
@@ -47,14 +47,14 @@ fn charge(layer: &RateLimitLayer, name: &str, key: u64, cost: u64) -> Decision {
     asks(layer, name, key, cost, None)
 }
 
-/// Writes a snapshot at an instant of the wall clock.
+/// Writes a snapshot at a wall clock instant.
 fn written(layer: &RateLimitLayer, wall: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     Snapshots::new().layer("", layer).with_wall(move || wall).write(&mut bytes).expect("memory takes all");
     bytes
 }
 
-/// Restores a snapshot at an instant of the wall clock.
+/// Restores a snapshot at a wall clock instant.
 fn restored(layer: &RateLimitLayer, bytes: &[u8], wall: u64) -> Result<Restored, SnapshotError> {
     Snapshots::new().layer("", layer).with_wall(move || wall).read(bytes)
 }

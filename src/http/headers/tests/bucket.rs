@@ -8,14 +8,14 @@ use crate::values::{Decision, Quota};
 /// One second, in nanoseconds.
 pub(super) const NANOS: u128 = 1_000_000_000;
 
-/// The greatest Integer of a structured field (RFC 9651, section 3.3.1): greater numbers are cut off there.
+/// The greatest Integer in a structured field (RFC 9651, section 3.3.1). Greater numbers are cut off there.
 pub(super) const LARGEST: u128 = 10_u128.pow(15) - 1;
 
-/// The longest wait that is advertised, in seconds: clients keep it as milliseconds in a signed 32-bit timer.
+/// The longest wait that is advertised, in seconds, because clients keep it as milliseconds in a signed 32-bit timer.
 pub(super) const LONGEST_WAIT: u128 = ((1 << 31) - 1) / 1_000;
 
-/// `Measure` takes this part of a bucket's capacity off the remaining units, since the state of a store that counts in
-/// ticks may be a tick too low. So its `t` may be shorter than the oracle's.
+/// `Measure` takes this part of a bucket's capacity off the remaining units, because if a store counts in ticks, its
+/// state may be a tick too low. So its `t` may be shorter than the oracle's.
 const TICKS: u128 = 1 << 32;
 
 /// A bucket as one would explain it: a debt in nanoseconds times `limit` that decreases with time.
@@ -71,8 +71,8 @@ impl Bucket {
     /// Returns the `r` of an admission, the whole units left, and its `t`: the seconds, rounded up, in which the
     /// remaining units are earned; with zero units left, the time to the next unit. At least 1.
     ///
-    /// `t` has a range, since it is computed from a [`Decision`], which rounds the debt up, and `Measure` allows for a
-    /// tick.
+    /// `t` has a range, because it is computed from a [`Decision`], which rounds the debt up, and `Measure` allows for
+    /// a tick.
     pub(super) fn expected(&self, now: u64) -> (u128, RangeInclusive<u128>) {
         let seconds = |scaled: u128| scaled.div_ceil(self.scaled(NANOS)).clamp(1, LARGEST);
         let debt = self.paid_at.saturating_sub(self.scaled(now.into()));

@@ -31,8 +31,8 @@ fn at_2026() -> SystemTime {
     UNIX_EPOCH + Duration::from_secs(1_790_000_000)
 }
 
-/// Returns all fields of a response of this status that had these lines before. Checks that they are the same if their
-/// numbers are kept until the response arrives.
+/// Returns all fields on a response with this status that had these lines before. Checks that they are the same if
+/// their numbers are kept until the response arrives.
 fn written(
     writer: &Arc<Writer>,
     status: u16,
@@ -64,14 +64,14 @@ fn written(
 /// `name: value; name: value`, sorted by name.
 pub(super) fn listed(headers: &HeaderMap) -> String {
     let mut lines: Vec<_> = headers.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap())).collect();
-    // Stable: the lines of one field keep their order, which means something in a list.
+    // The sort is stable, so a field's lines keep their order, which means something in a list.
     lines.sort_by_key(|(name, _)| *name);
     lines.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>().join("; ")
 }
 
 type Parameters = Vec<(String, BareItem)>;
 
-/// Parses a list of Strings with parameters; `None` if `value` is no such list, or not in canonical form.
+/// Parses a list of Strings with parameters. `None` if `value` is not such a list, or not in canonical form.
 fn members(value: &str) -> Option<Vec<(String, Parameters)>> {
     let list: List = Parser::new(value).parse().ok()?;
     if list.serialize()? != value {
@@ -88,7 +88,7 @@ fn members(value: &str) -> Option<Vec<(String, Parameters)>> {
         .collect()
 }
 
-/// Parses members whose parameters are numbers: the name, and the parameters of these keys in this order. All but the
+/// Parses members whose parameters are numbers: the name, and the parameters with these keys in this order. All but the
 /// first `required` may be missing, from the end.
 fn numbers(value: &str, keys: &[&str], required: usize) -> Option<Vec<(String, Vec<u64>)>> {
     let number = |value: &BareItem| match value {
@@ -106,8 +106,8 @@ fn numbers(value: &str, keys: &[&str], required: usize) -> Option<Vec<(String, V
         .collect()
 }
 
-/// The parameters of a member of `RateLimit-Policy` that are numbers.
+/// The numeric parameters in a `RateLimit-Policy` member.
 const POLICY: &[&str] = &["q", "w"];
 
-/// The parameters of a member of `RateLimit` that are numbers.
+/// The numeric parameters in a `RateLimit` member.
 const STATE: &[&str] = &["r", "t"];

@@ -10,7 +10,7 @@ use crate::http::headers::partition::Mark;
 use crate::util::cases::cases;
 use crate::values::{PartitionKey, Quota};
 
-/// For `pk`. A writer with a secret does not intern constants: their number in a process is bounded, and other tests
+/// For `pk`. A writer with a secret does not intern constants, whose number per process is bounded, and other tests
 /// need them.
 const SECRET: [u8; 16] = [1; 16];
 
@@ -25,19 +25,19 @@ fn quota() -> impl Strategy<Value = Quota> {
     let burst = prop_oneof![Just(None), (1..30_u64).prop_map(Some), (1..=Quota::MAX_UNITS).prop_map(Some)];
     (limit, period, burst).prop_map(|(limit, period, burst)| {
         let quota = Quota::per(limit, period);
-        // Decisions keep times of up to 584 million years.
+        // Decisions keep times up to 584 million years.
         let periods = Duration::from_millis(u64::MAX / 2).as_nanos() / period.as_nanos();
         let longest = u64::try_from(periods.saturating_mul(limit.into())).unwrap_or(u64::MAX);
         burst.map_or(quota, |burst| quota.burst(burst.min(longest)))
     })
 }
 
-/// A writer of draft-11's fields of one policy.
+/// A writer for draft-11's fields with one policy.
 fn writer_of_one(terms: Terms) -> Arc<Writer> {
     writer_of(&RateLimitFields::draft11().partition_key_by(SECRET), &[("p", terms)])
 }
 
-/// The numbers of draft-11's fields of one policy.
+/// The numbers in draft-11's fields for one policy.
 #[derive(Clone, Copy, Debug)]
 struct Sent {
     q: u128,
@@ -73,7 +73,7 @@ impl Sent {
     }
 }
 
-/// A quota, and requests to a bucket of it.
+/// A quota, and requests to a bucket with it.
 #[derive(Debug)]
 struct Trace {
     quota: Quota,
@@ -82,7 +82,7 @@ struct Trace {
 
 #[derive(Clone, Copy, Debug)]
 struct Request {
-    /// The time since the request before, in nanoseconds.
+    /// The time since the previous request, in nanoseconds.
     after: u64,
     cost: u64,
 }
@@ -164,7 +164,7 @@ fn announced(policies: &[Decided]) -> Vec<(&str, Terms)> {
     policies.iter().map(|policy| (policy.name.as_str(), policy.terms)).collect()
 }
 
-/// Returns the readings of these policies, with this mark on those that have one.
+/// Returns the policies' readings, with this mark on the policies that have one.
 fn readings(policies: &[Decided], mark: Option<Mark>) -> impl Iterator<Item = PolicyReading<'_>> + Clone {
     policies.iter().enumerate().map(move |(policy, Decided { decision, is_marked, .. })| PolicyReading {
         policy,
@@ -186,13 +186,13 @@ proptest! {
     }
 
     #[test]
-    fn advertised_quota_of_a_bucket_holds_its_burst(quota in quota()) {
+    fn a_buckets_quota_holds_its_burst(quota in quota()) {
         let sent = Sent::computed(&writer_of_one(Terms::bucket(quota)), &Decision::allow(1, 1));
         prop_assert!(sent.q >= u128::from(quota.max_burst()) || sent.w == LARGEST, "{sent:?}");
     }
 
     #[test]
-    fn admissions_advertise_the_numbers_of_the_oracle(trace in trace()) {
+    fn admissions_advertise_the_oracles_numbers(trace in trace()) {
         for Answered { now, bucket, sent, .. } in trace.admissions() {
             let (left, within) = bucket.expected(now);
             prop_assert_eq!(sent.r, left);
@@ -201,9 +201,9 @@ proptest! {
     }
 
     #[test]
-    fn buckets_invite_no_more_than_the_advertised_rate(trace in trace()) {
+    fn buckets_keep_to_the_advertised_rate(trace in trace()) {
         for Answered { sent, .. } in trace.admissions() {
-            // Unless the rate was rounded down, or `t` is cut off.
+            // This holds unless the rate was rounded down, or `t` is cut off.
             if let Some(t) = sent.t.filter(|t| sent.compare_rate(&trace.quota).is_eq() && *t < LARGEST) {
                 prop_assert!(!sent.invites_too_much(t), "{sent:?}");
             }
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn a_lone_client_that_waits_as_advertised_is_admitted(trace in trace()) {
+    fn lone_waiting_clients_are_admitted(trace in trace()) {
         for Answered { now, cost, mut bucket, sent, .. } in trace.rejections() {
             if let Some(wait) = sent.t.filter(|wait| *wait < LONGEST_WAIT) {
                 let then = now + u64::try_from(wait * NANOS).unwrap();
@@ -230,7 +230,7 @@ proptest! {
 
     /// A client that spreads a sliding window's remaining units over the advertised time keeps to its rate.
     #[test]
-    fn sliding_windows_invite_no_more_than_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
+    fn sliding_windows_keep_to_their_rate(quota in quota(), left in 1..Quota::MAX_UNITS, reset: u32) {
         let left = left % quota.limit() + 1;
         let decision = Decision::allow(quota.limit(), left).with_reset_after(Duration::from_millis(reset.into()));
         let sent = Sent::computed(&writer_of_one(Terms::sliding_window(quota)), &decision);

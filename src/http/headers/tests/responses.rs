@@ -4,7 +4,7 @@ use super::*;
 use crate::values::{PartitionKey, Quota};
 
 #[test]
-fn all_policies_that_decided_are_listed_in_order() {
+fn deciding_policies_are_listed_in_order() {
     let day = Terms::fixed_window(Quota::per_day(5_000));
     let second = Terms::bucket(Quota::per_second(10));
     let policies = [("per-second", Some(second)), ("hidden", None), ("day", Some(day))]
@@ -18,11 +18,11 @@ fn all_policies_that_decided_are_listed_in_order() {
         format!(r#"ratelimit: "per-second";r=9;t=1, "day";r=77;t=60; {policy}"#)
     );
     assert_eq!(written(&writer, 200, &[], &[reading(2, &b)]), format!(r#"ratelimit: "day";r=77;t=60; {policy}"#));
-    // Decided by no advertised policy, or by no policy at all.
+    // No advertised policy has decided, or no policy at all.
     assert_eq!(written(&writer, 200, &[], &[reading(1, &a)]), "");
     assert_eq!(written(&writer, 200, &[], &[]), "");
     assert_eq!(written(&writer, 103, &[], &[reading(0, &a)]), "");
-    // The members of an inner layer stay in front, also if it sends no policies.
+    // An inner layer's members stay in front, even if it does not send policies.
     assert_eq!(
         written(&writer, 200, &[("ratelimit", r#""in";r=0;t=9"#)], &[reading(2, &b)]),
         format!(r#"ratelimit: "in";r=0;t=9, "day";r=77;t=60; {policy}"#)
@@ -38,9 +38,9 @@ fn all_policies_that_decided_are_listed_in_order() {
     );
 }
 
-/// A client of tonic dropped the responses of a layer of 100 policies, whose head was longer than 16 KiB.
+/// Regression: a tonic client dropped the responses from a layer with 100 policies, whose head was longer than 16 KiB.
 #[test]
-fn a_head_is_bounded_whatever_the_policies() {
+fn a_head_is_bounded() {
     let terms = Terms::fixed_window(Quota::per_day(Quota::MAX_UNITS));
     let decision = Decision::allow(Quota::MAX_UNITS, Quota::MAX_UNITS).with_reset_after(Duration::from_secs(86_400));
     for (count, length, least) in [(100, 64, 14), (3_000, 1, 20), (14, 64, 14), (9, 2_000, 0)] {
@@ -54,7 +54,7 @@ fn a_head_is_bounded_whatever_the_policies() {
             written(&Arc::new(writer), 200, &[], &readings)
         });
         assert!(written.len() <= 3_072 + "ratelimit: ; ratelimit-policy: ".len(), "{count}: {}", written.len());
-        // The first ones, each in both fields.
+        // The first policies are listed, each in both fields.
         let listed = names.iter().take_while(|name| written.matches(&format!("\"{name}\"")).count() == 2).count();
         assert_eq!(written.matches("\";").count(), 2 * listed, "{written}");
         assert!(listed >= least, "{count}: {listed}");
@@ -62,7 +62,7 @@ fn a_head_is_bounded_whatever_the_policies() {
 }
 
 #[test]
-fn a_redirect_of_an_exhausted_policy_has_no_ratelimit() {
+fn exhausted_redirects_have_no_ratelimit() {
     let terms = Terms::fixed_window(Quota::per_minute(10));
     let left = |left| Decision::allow(10, left).with_reset_after(Duration::from_secs(9));
     let draft11 = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
@@ -81,7 +81,8 @@ const SECOND_MINUTE_HOUR: [(&str, Terms); 3] = [
     ("hour", Terms::fixed_window(Quota::per_hour(1_000))),
 ];
 
-/// Decisions on them. The policy by minute is the closest to exhaustion, which has least left of its limit.
+/// Decisions by [`SECOND_MINUTE_HOUR`]. The policy per minute is closest to exhaustion, because it has the smallest
+/// share left.
 fn minute_is_closest() -> [Decision; 3] {
     [
         Decision::allow(10, 5).with_reset_after(Duration::from_millis(500)),
@@ -90,8 +91,9 @@ fn minute_is_closest() -> [Decision; 3] {
     ]
 }
 
+/// The closest policy is nearest to exhaustion.
 #[test]
-fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
+fn older_fields_describe_the_closest_policy() {
     let decisions = minute_is_closest();
     let all: Vec<_> = decisions.iter().enumerate().map(|(policy, decision)| reading(policy, decision)).collect();
     let sent = |fields: RateLimitFields, readings: &[PolicyReading<'_>]| {
@@ -111,9 +113,9 @@ fn the_older_fields_describe_the_policy_that_is_closest_to_exhaustion() {
     );
 }
 
-/// However much more than its burst it admits in the advertised window.
+/// It may admit more than its burst in the advertised window.
 #[test]
-fn a_full_bucket_is_not_close_to_exhaustion() {
+fn full_buckets_are_not_nearly_exhausted() {
     let small = [
         ("second", Terms::bucket(Quota::per_second(100).burst(10))),
         ("minute", Terms::fixed_window(Quota::per_minute(100))),
@@ -125,8 +127,9 @@ fn a_full_bucket_is_not_close_to_exhaustion() {
     );
 }
 
+/// Among them, the longest wait comes first.
 #[test]
-fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_first() {
+fn rejecting_policies_come_first() {
     let draft07 = writer_of(&RateLimitFields::draft07(), &SECOND_MINUTE_HOUR);
     let rejected = |left, wait| Decision::reject(1_000, left, wait).with_reset_after(Duration::from_secs(1_800));
     let empty = Decision::allow(100, 0).with_reset_after(Duration::from_secs(30));
@@ -143,7 +146,7 @@ fn a_policy_that_rejects_comes_before_one_with_less_left_and_the_longest_wait_fi
 }
 
 #[test]
-fn fields_of_an_inner_layer_are_replaced_if_they_have_more_left() {
+fn inner_fields_with_more_are_replaced() {
     let fields = RateLimitFields::none().x_ratelimit(ResetForm::EpochSeconds);
     let (writer, [_, minute, _]) = (writer_of(&fields, &SECOND_MINUTE_HOUR), minute_is_closest());
     let sent = |inner| {
@@ -154,7 +157,7 @@ fn fields_of_an_inner_layer_are_replaced_if_they_have_more_left() {
 }
 
 #[test]
-fn fields_are_sent_on_the_configured_responses() {
+fn fields_are_sent_where_configured() {
     let terms = Terms::bucket(Quota::per_minute(10));
     let other = Terms::bucket(Quota::per_minute(1_000));
     let is_sent = |on: Advertise, decision: Decision| {
@@ -188,7 +191,7 @@ fn fields_are_sent_on_the_configured_responses() {
 }
 
 #[test]
-fn partition_keys_are_hashed_and_kept_from_caches() {
+fn partition_keys_are_hashed_and_uncached() {
     let terms = Terms::bucket(Quota::per_minute(10));
     let keyed = writer_of(&RateLimitFields::draft11().partition_key_by([7; 16]), &[("p", terms)]);
     let decision = Decision::allow(10, 9).with_reset_after(Duration::from_secs(6));
@@ -221,9 +224,9 @@ fn all_names_are_exposed() {
     );
 }
 
-/// `HeaderMap` has room for 24,576 names, and panics if one more is inserted.
+/// `HeaderMap` has room for 24,576 names, and panics if one more is inserted, so further fields are left out.
 #[test]
-fn fields_for_which_a_response_has_no_room_are_left_out() {
+fn a_full_response_has_no_room() {
     let mut full = HeaderMap::new();
     for i in 0.. {
         if full.try_insert(HeaderName::try_from(format!("x-{i}")).unwrap(), HeaderValue::from_static("")).is_err() {
@@ -242,9 +245,9 @@ fn fields_for_which_a_response_has_no_room_are_left_out() {
     assert_eq!(full.len(), names);
 }
 
-/// Nobody knows when a request will be over, so no time is advertised; older fields cannot say that.
+/// We do not know when a request will be over, so no time is advertised. Older fields cannot express that.
 #[test]
-fn units_in_flight_are_advertised_without_a_time() {
+fn in_flight_units_have_no_time() {
     let terms = [("in-flight", Terms::concurrency(4)), ("rate", Terms::bucket(Quota::per_second(10)))];
     let writer = writer_of(&RateLimitFields::default(), &terms);
     let policies = r#"ratelimit-policy: "in-flight";q=4;qu="concurrent-requests", "rate";q=10;w=1"#;
@@ -268,7 +271,7 @@ fn units_in_flight_are_advertised_without_a_time() {
 }
 
 #[test]
-fn a_quota_of_bytes_is_advertised_with_its_unit() {
+fn byte_quotas_have_their_unit() {
     let day = Terms::fixed_window(Quota::per_day(1_000_000));
     let bytes = Described { unit: QuotaUnit::ContentBytes, ..described("bytes", Some(day)) };
     let writer = Arc::new(Writer::new(&RateLimitFields::default(), [bytes]).unwrap());
@@ -280,7 +283,7 @@ fn a_quota_of_bytes_is_advertised_with_its_unit() {
 }
 
 #[test]
-fn a_policy_for_some_requests_is_listed_where_it_has_decided() {
+fn conditional_policies_are_listed_after_deciding() {
     let terms = Some(Terms::bucket(Quota::per_second(10)));
     let conditional = |name| Described { is_conditional: true, ..described(name, terms) };
     let all = r#""all";q=10;w=1"#;
@@ -293,7 +296,7 @@ fn a_policy_for_some_requests_is_listed_where_it_has_decided() {
         assert!(both.ends_with(&format!("ratelimit-policy: {all}, {writes}")), "{both}");
         let one = listed(&[reading(0, &decision)]);
         assert_eq!(one, format!(r#"ratelimit: "all";r=9;t=1; ratelimit-policy: {all}"#));
-        // A policy without a condition applies even if it was not asked, since the other one rejects.
+        // A policy without a condition applies even if it was not asked because the other one rejects.
         let other = listed(&[reading(1, &decision)]);
         assert_eq!(other, format!(r#"ratelimit: "writes";r=9;t=1; ratelimit-policy: {all}, {writes}"#));
         assert_eq!(listed(&[]), "");

@@ -1,4 +1,4 @@
-//! The values of the fields, one by one: published vectors, tables, edge cases.
+//! The field values, one by one: published vectors, tables, edge cases.
 
 use std::num::NonZeroU64;
 
@@ -14,9 +14,9 @@ fn vectors(text: &str) -> Vec<Value> {
     serde_json::from_str::<Value>(text).unwrap().as_array().unwrap().clone()
 }
 
-/// `vectors/gcra_sequences.json`: whole sequences of requests, computed independently.
+/// `vectors/gcra_sequences.json` has whole request sequences, computed independently.
 #[test]
-fn published_sequences_have_the_published_fields() {
+fn published_sequences_match() {
     let nanos = |text: &str| {
         let (whole, part) = text.split_once('.').unwrap_or((text, ""));
         whole.parse::<u64>().unwrap() * 1_000_000_000 + format!("{part:0<9}").parse::<u64>().unwrap()
@@ -57,9 +57,9 @@ fn published_sequences_have_the_published_fields() {
     assert_eq!(steps, 40);
 }
 
-/// `vectors/draft11.json`: the examples that the draft prints.
+/// `vectors/draft11.json` has the draft's examples.
 #[test]
-fn the_examples_of_the_draft_are_written_canonically() {
+fn the_drafts_examples_are_written_canonically() {
     let mut compared = 0;
     for example in vectors(include_str!("../../../../tests/vectors/draft11.json")) {
         let is_policy = example["field"] == "RateLimit-Policy";
@@ -86,7 +86,7 @@ fn the_examples_of_the_draft_are_written_canonically() {
     assert_eq!(compared, 17);
 }
 
-/// `vectors/negative.json`: the parser of these tests rejects text that is no value of these fields.
+/// The tests' parser rejects the texts in `vectors/negative.json`, which are not field values.
 #[test]
 fn invalid_values_are_recognised() {
     for example in vectors(include_str!("../../../../tests/vectors/negative.json")) {
@@ -105,10 +105,10 @@ fn policy_of(terms: Terms) -> String {
     all.split("; ").find_map(|line| line.strip_prefix("ratelimit-policy: \"p\";")).unwrap().to_owned()
 }
 
-/// Buckets advertise a window of whole seconds in which the burst fits, at the enforced rate or a lower one. Also
-/// windows that are no whole seconds, and quotas that no such window fits.
+/// Buckets advertise a window in whole seconds that fits the burst, at the enforced rate or a lower one. The table also
+/// has windows with fractions of a second, and quotas for which no such window fits.
 #[test]
-fn a_policy_is_advertised_at_its_exact_rate() {
+fn policies_are_advertised_at_exact_rates() {
     let quota = |limit, seconds| Quota::per(limit, Duration::from_secs(seconds));
     let millis = |limit, millis| Quota::per(limit, Duration::from_millis(millis));
     let nanos = |limit, nanos| Quota::per(limit, Duration::from_nanos(nanos));
@@ -124,7 +124,7 @@ fn a_policy_is_advertised_at_its_exact_rate() {
         (Terms::bucket(quota(10, 1).burst(20)), "q=20;w=2"),
         (Terms::bucket(millis(3, 250)), "q=12;w=1"),
         (Terms::bucket(millis(1, 1_500)), "q=2;w=3"),
-        // 3.000000003 s: no whole window within an hour.
+        // In 3.000000003 s, there is no whole window within an hour.
         (Terms::bucket(nanos(1, 3_000_000_003)), "q=1;w=4"),
         (Terms::bucket(nanos(u64::from(u32::MAX), 1)), "q=999999999999999;w=1"),
         (Terms::bucket(quota(1, 86_400 * 36_500).burst(u64::from(u32::MAX))), "q=317097;w=999999999999999"),
@@ -140,8 +140,9 @@ fn a_policy_is_advertised_at_its_exact_rate() {
     }
 }
 
+/// A fixed window advertises its end, and a sliding one how long the rest has to last.
 #[test]
-fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
+fn windows_advertise_their_time() {
     let state = |terms: Terms, decision: Decision| {
         let writer = writer_of(&RateLimitFields::draft11(), &[("p", terms)]);
         let ratelimit = writer.ratelimit([reading(0, &decision)].into_iter()).unwrap();
@@ -151,7 +152,7 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     let fixed = Terms::fixed_window(Quota::per_minute(100));
     assert_eq!(state(fixed, allow(99, 49_001)), r#""p";r=99;t=50"#);
     assert_eq!(state(fixed, allow(0, 1)), r#""p";r=0;t=1"#);
-    // No request yet: no window runs.
+    // There was no request yet, so no window runs.
     assert_eq!(state(fixed, allow(100, 0)), r#""p";r=100;t=60"#);
     let sliding = Terms::sliding_window(Quota::per_minute(100));
     assert_eq!(state(sliding, allow(100, 0)), r#""p";r=100;t=60"#);
@@ -169,7 +170,7 @@ fn windows_advertise_their_end_or_how_long_the_rest_has_to_last() {
     }
 }
 
-/// A store whose clock goes in ticks returns a `reset_after` that is a tick too short: at 5 per minute with 4 left, 48
+/// A store whose clock goes in ticks returns a `reset_after` that is a tick too short. At 5 per minute with 4 left, 48
 /// seconds would be rounded up to 49.
 #[test]
 fn a_tick_does_not_add_a_second() {

@@ -1,15 +1,16 @@
-//! The invariants of the locked table, checked in tests while no thread uses it. Only the algorithm knows how much a
-//! key may owe, so that is not checked.
+//! The locked table's invariants, checked in tests while no thread uses it. Only the algorithm knows how much a key may
+//! owe, so that is not checked.
 
 use super::LockedTable;
 use crate::values::time::Timestamp;
 
 impl<S: Copy + Send + 'static> LockedTable<S> {
-    /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read.
+    /// Panics if one of the table's invariants is broken. `now` must be no earlier than any time that a thread has
+    /// read.
     ///
     /// - A key is in one slot at most, in one of its candidate sets.
-    /// - The inherited state of a key in the table was cleared.
-    /// - A quota has one slot of an overflow set at most.
+    /// - The inherited state is cleared for each key in the table.
+    /// - A quota has at most one slot in an overflow set.
     /// - Keys are evicted, or requests turned away, only if [`WhenFull`](super::WhenFull) allows it.
     pub(in crate::store::memory) fn check_invariants(&self, now: Timestamp) {
         let past = self.inherited.as_ref().filter(|past| !past.has_ended(now.as_nanos()));
@@ -59,7 +60,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "belongs in")]
-    fn a_key_in_a_wrong_set_is_found() {
+    fn a_misplaced_key_is_found() {
         let table = table(WhenFull::Reject);
         let (low, high) = table.candidates(HASH);
         put(&table, (0..16).find(|set| ![low, high].contains(set)).unwrap());
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is in more than one slot")]
-    fn a_key_in_both_sets_is_found() {
+    fn a_duplicate_key_is_found() {
         let table = table(WhenFull::Reject);
         let (low, high) = table.candidates(HASH);
         put(&table, low);
@@ -79,7 +80,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "is in more than one slot")]
-    fn a_key_that_is_twice_in_a_set_is_found() {
+    fn a_key_twice_per_set_is_found() {
         let table = table(WhenFull::Reject);
         let (low, _) = table.candidates(HASH);
         put(&table, low);
@@ -89,7 +90,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "a quota has two slots of overflow set 3")]
-    fn a_quota_that_is_twice_in_an_overflow_set_is_found() {
+    fn a_duplicate_quota_in_overflow_is_found() {
         let table = table(WhenFull::Overflow);
         for _ in 0..2 {
             assert!(table.overflow[3].lock().insert(Tag64::new(HASH).unwrap(), (), |_, ()| false));
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "0 keys were evicted, 1 turned away")]
-    fn a_key_that_is_turned_away_without_need_is_found() {
+    fn a_needless_rejection_is_found() {
         let table = table(WhenFull::EvictLeast);
         table.occupancy().note_turned_away();
         table.check_invariants(NOW);
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "and what it inherited is not cleared")]
-    fn a_key_that_is_also_inherited_is_found() {
+    fn an_uncleared_inherited_key_is_found() {
         struct One;
         impl DebtSource<()> for One {
             fn announce(&self, _: &Weak<dyn PastDebts>) {}

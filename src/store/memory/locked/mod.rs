@@ -1,7 +1,7 @@
-//! The locked table, for any algorithm: sets of eight slots, each behind a lock.
+//! The locked table, for any algorithm. It has sets with eight slots each, and each set has a lock.
 //!
-//! A key has two candidate sets. The locks are always taken in one order (the lower candidate set, the higher one, the
-//! overflow set), so that no two threads wait for each other.
+//! A key has two candidate sets. A thread always takes the locks in one order (the lower candidate set, the higher one,
+//! the overflow set), so that no two threads deadlock.
 
 #[cfg(feature = "test-util")]
 mod invariants;
@@ -27,10 +27,10 @@ use crate::values::{Decision, Quota, Receipt};
 
 pub(super) struct LockedTable<S> {
     geometry: Geometry,
-    /// An algorithm that panics leaves its set as it was: states are replaced whole.
+    /// If an algorithm panics, its set stays as it was, because states are replaced whole.
     sets: Box<[Lock<StateSet<S>>]>,
-    /// The states that new keys share when the table is full and must not forget keys: a set for each [group](GROUPS),
-    /// with a slot for each quota of its keys.
+    /// The states that new keys share when the table is full and must not forget keys. There is a set for each
+    /// [group](GROUPS), with a slot for each quota that its keys have.
     overflow: Box<[Lock<StateSet<S>>]>,
     when_full: WhenFull,
     /// Shared with the copies of the inherited states.
@@ -65,7 +65,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Lets the table begin with the states that `source` copies. For an unused table.
+    /// Lets the table begin with the states that `source` copies. The table must be unused.
     pub(super) fn inherit(&mut self, geometries: &[Geometry], source: Box<dyn DebtSource<S>>) {
         self.inherited = Some(DebtCopies::<_, CopiedStates<_>>::new(geometries, &self.occupancy, source));
     }
@@ -83,8 +83,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
 
     /// Decides, and stores the charged state.
     ///
-    /// A key is in at most one of its candidate sets, because it is only inserted while both are locked and it is
-    /// missing from both. So the lower set may be searched, and a key found there judged, under that set's lock alone.
+    /// A key is in at most one candidate set, because it is only inserted while both are locked and it is missing from
+    /// both. So the lower set may be searched, and a key found there judged, under that set's lock alone.
     pub(super) fn check<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -101,8 +101,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
                 return charge(algorithm, state, local(algorithm, tag, now()), cost);
             }
             let mut high = self.lock(high);
-            // Read under both locks: a key that is not found has no debt at this time, but may have had one while this
-            // thread waited for a lock.
+            // Read under both locks, because a key that is not found has no debt at this time, but may have had one
+            // while this thread waited for a lock.
             let now = fresh();
             if let Some(state) = high.find(tag) {
                 return charge(algorithm, state, local(algorithm, tag, now), cost);
@@ -116,14 +116,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
     }
 
-    /// Returns the heirs that must copy the pages of a key before its inherited state is moved into the table. Call
-    /// this with both candidate sets locked: an heir that is not returned then reads these sets after the move. Unlock
+    /// Returns the heirs that must copy a key's pages before its inherited state is moved into the table. Call this
+    /// with both candidate sets locked, so that an heir that is not returned reads these sets after the move. Unlock
     /// both sets before the pages are copied, since copying locks them.
     fn missing(&self, hash: u64) -> Vec<Arc<dyn PastDebts>> {
         self.inherited.as_ref().map_or_else(Vec::new, |past| past.missing(hash))
     }
 
-    /// Decides on a key that is missing from both of its candidate sets, and inserts it if it then owes something.
+    /// Decides on a key that is missing from both candidate sets, and inserts it if it then owes something.
     fn insert<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -136,14 +136,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let is_free = |tag, state: &S| algorithm.expires_at(state) <= local(algorithm, tag, now);
         let in_low = low.free(is_free);
         let in_high = high.free(is_free);
-        // The emptier set is tried first: this choice keeps sets from filling up early.
+        // Try the emptier set first, which keeps sets from filling up early.
         let (emptier, fuller) = if in_low >= in_high { (low, high) } else { (high, low) };
 
         let own = local(algorithm, tag, now);
         let inherited = self.inherited.as_ref();
         let inherited = inherited.and_then(|past| past.get(hash, now.as_nanos(), &|state| algorithm.owed(state, own)));
         // The key must not spend again the units that it has spent from an overflow slot. The set stays locked to the
-        // end: the slot's debt is judged here, and charged below.
+        // end, because the slot's debt is judged here, and charged below.
         let mut overflow = self.overflow_set(Tag::from_hash(hash));
         let shared = overflow.as_mut().and_then(|set| set.find(shared_tag(&algorithm.quota())).copied());
         let before = match (inherited, shared) {
@@ -165,13 +165,13 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         }
         if is_inserted {
             if let (Some(past), Some(_)) = (&self.inherited, inherited) {
-                // After the insert, and after the heirs that have begun to copy have copied the state (`missing`). So
-                // each heir finds it in at least one place.
+                // Clear it after the insert, and after the heirs that have begun to copy have copied the state
+                // (`missing`). So each heir finds it in at least one place.
                 past.set(hash, None);
             }
             return decision;
         }
-        // A request that charges nothing needs no room; only a conversion to another quota is lost.
+        // A request that charges nothing needs no slot, so only a conversion to another quota is lost.
         if next.is_none() || !decision.is_allowed() || cost == 0 {
             return decision;
         }
@@ -192,14 +192,14 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
                 Duration::from_nanos(emptier.least(left).min(fuller.least(left)))
             }
         };
-        // As if the key had been charged for this request; for a window, at the reset of its whole budget. A slot may
-        // be free later than that.
+        // As if the key had been charged for this request. For a window, that is when its whole budget resets. A slot
+        // may be free later than that.
         let reset = decision.reset_after().max(first);
         Decision::reject(decision.limit(), 0, Some(first)).with_reset_after(reset)
     }
 
     /// Returns the decision that [`check`](Self::check) would make, if there is room for the key. Stores changes that
-    /// the algorithm makes even if nothing is charged, such as to the quota of a key.
+    /// the algorithm makes even if nothing is charged, such as to a key's quota.
     pub(super) fn peek<A: Algorithm<State = S>>(
         &self,
         algorithm: &A,
@@ -219,8 +219,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
     }
 
     /// Inserts a key that has inherited, if the algorithm changes its state even if nothing is charged. In the copies,
-    /// it must not be replaced by a state that counts for longer: the copies are dropped when the last inherited state
-    /// is expected to have expired.
+    /// it must not be replaced by a state that counts for longer, because the copies are dropped when the last
+    /// inherited state is expected to have expired.
     fn convert_inherited<A: Algorithm<State = S>>(&self, algorithm: &A, hash: u64, now: Timestamp) {
         let own = local(algorithm, tag_of(hash), now);
         let inherited = || self.inherited.as_ref()?.get(hash, now.as_nanos(), &|state| algorithm.owed(state, own));
@@ -254,10 +254,9 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         occupancy::extrapolate(live, seen, sets)
     }
 
-    /// Calls `act` with the state of a key, if it has one, and the time by which the key is judged. A key that is not
-    /// in the table has its inherited state, in which changes by `act` are stored; without one, it has the state that
-    /// it shares with other keys. If it has both and `adds` is set, `act` gets the [`sum`], and its changes are
-    /// dropped.
+    /// Calls `act` with a key's state, if it has one, and the time by which the key is judged. A key that is not in the
+    /// table has its inherited state, in which changes by `act` are stored; without one, it has the state that it
+    /// shares with other keys. If it has both and `adds` is set, `act` gets the [`sum`], and its changes are dropped.
     fn with_found<A: Algorithm<State = S>, R>(
         &self,
         algorithm: &A,
@@ -273,7 +272,7 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         if let Some(state) = low.find(tag) {
             return act(Some(state), local);
         }
-        // The lower set stays locked: otherwise another thread could insert the key there meanwhile.
+        // The lower set stays locked, because otherwise another thread could insert the key there meanwhile.
         let mut high = self.lock(high);
         if let Some(state) = high.find(tag) {
             return act(Some(state), local);
@@ -324,15 +323,16 @@ impl<S: Copy + Send + 'static> AnyTable for LockedTable<S> {
         let (low, high) = self.candidates(hash);
         let mut low = self.lock(low);
         low.remove(tag);
-        // The lower set stays locked: otherwise another thread could insert the key there, with its inherited state,
-        // before that is cleared.
+        // The lower set stays locked, because otherwise another thread could insert the key there, with its inherited
+        // state, before that is cleared.
         let mut high = self.lock(high);
         high.remove(tag);
         if let Some(past) = &self.inherited {
             past.set(hash, None);
         }
         if let Some(mut set) = self.overflow_set(Tag::from_hash(hash)) {
-            // For all quotas: the quotas of the key's requests are not known here.
+            // This drops the shared states under all quotas, because this function does not know the quotas of the
+            // key's requests.
             *set = StateSet::new();
         }
     }
@@ -397,7 +397,7 @@ mod tests {
     /// On 32 bits, words are aligned to four bytes, and keys take less.
     #[cfg(target_pointer_width = "64")]
     #[test]
-    fn keys_take_as_many_bytes_as_documented() {
+    fn bytes_per_key_are_as_documented() {
         fn bytes_per_key<S: Copy + Send + 'static>() -> usize {
             LockedTable::<S>::new(10_000, WhenFull::EvictLeast).size_in_bytes() / 10_000
         }
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn both_candidates_of_a_key_are_spread_over_all_sets() {
+    fn candidates_spread_over_all_sets() {
         const SETS: usize = 50;
         let mut keys = [0; SETS];
         for n in 0..100 * SETS as u64 {
@@ -425,7 +425,7 @@ mod tests {
 
     const HASH: u64 = 0x1234_5678_9abc_def0;
 
-    /// The inherited state of the key with the hash [`HASH`].
+    /// The inherited state for the hash [`HASH`].
     struct Inherited(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for Inherited {
@@ -444,7 +444,7 @@ mod tests {
         FixedWindowState { window: 0, used }
     }
 
-    /// A table of two sets, in which the key with the hash [`HASH`] has inherited.
+    /// A table with two sets, in which the hash [`HASH`] has inherited.
     fn heir(when_full: WhenFull, inherited: u64) -> LockedTable<FixedWindowState> {
         let mut table = LockedTable::new(SLOTS, when_full);
         table.inherit(&[table.geometry], Box::new(Inherited(state(inherited))));
@@ -456,7 +456,7 @@ mod tests {
         table.check(&FixedWindow::new(Quota::per_day(10)), HASH, cost, || now, || now).is_allowed()
     }
 
-    /// The state of the key with the hash [`HASH`], in the copy of a table of 256 sets.
+    /// The state for the hash [`HASH`], in a copy of a table with 256 sets.
     struct InFourPages(FixedWindowState);
 
     impl DebtSource<FixedWindowState> for InFourPages {
@@ -475,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Copies the states of a table.
+    /// Copies a table's states.
     struct FromTable(Arc<LockedTable<FixedWindowState>>);
 
     impl DebtSource<FixedWindowState> for FromTable {
@@ -499,9 +499,9 @@ mod tests {
         }
     }
 
-    /// As `a_debt_that_moves_into_the_table_while_an_heir_copies_is_found` in `ledger.rs`.
+    /// Like `a_debt_moved_during_copying_is_found` in `ledger.rs`.
     #[test]
-    fn a_state_that_moves_into_the_table_while_an_heir_copies_is_found() {
+    fn a_state_moved_during_copying_is_found() {
         let before = Geometry::with_sets(4 * SETS_PER_PAGE);
         let mut table = LockedTable::new(SLOTS, WhenFull::EvictLeast);
         table.inherit(&[before], Box::new(InFourPages(state(10))));
@@ -521,7 +521,7 @@ mod tests {
 
     /// All keys are in the same two sets.
     #[test]
-    fn keys_whose_tags_differ_inherit_apart() {
+    fn keys_with_different_tags_inherit_apart() {
         for other in [HASH ^ 1 << 9, HASH ^ 1 << 20, HASH ^ 1 << 27] {
             let table = heir(WhenFull::EvictLeast, 10);
             let now = Timestamp::ZERO;
@@ -533,7 +533,7 @@ mod tests {
     const TEN: Quota = Quota::per_day(10);
 
     #[test]
-    fn an_inherited_and_a_shared_state_count_together() {
+    fn inherited_and_shared_states_are_added() {
         for (inherited, shared, left) in [(1, 10, 0), (10, 1, 0), (4, 3, 3), (9, 9, 0)] {
             let table = heir(WhenFull::Overflow, inherited);
             table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(shared), |_| 0);
@@ -544,9 +544,9 @@ mod tests {
         }
     }
 
-    /// A refund lowers the inherited state, and leaves the shared state to the other keys.
+    /// The shared state is left to the other keys.
     #[test]
-    fn a_refund_lowers_the_inherited_state_and_not_the_shared_one() {
+    fn a_refund_lowers_only_the_inherited_state() {
         let table = heir(WhenFull::Overflow, 6);
         table.inherit_overflow((Tag::from_hash(HASH), &TEN), state(3), |_| 0);
         let window = FixedWindow::new(TEN);
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn the_greatest_counts_if_shared_states_become_one() {
+    fn the_greatest_merged_shared_state_counts() {
         for states in [[3, 8], [8, 3]] {
             let table = LockedTable::new(SLOTS, WhenFull::Overflow);
             for used in states {
@@ -566,17 +566,17 @@ mod tests {
         }
     }
 
-    /// The keys of a group share eight budgets, one for each quota, since a set has eight slots. Keys of a ninth quota
-    /// are rejected until one of the budgets is paid.
+    /// The keys in a group share eight budgets, one for each quota, since a set has eight slots. Keys under a ninth
+    /// quota are rejected until one budget is paid.
     #[test]
-    fn keys_of_a_group_share_a_budget_for_each_of_eight_quotas() {
+    fn a_group_shares_a_budget_per_quota() {
         let table = heir(WhenFull::Overflow, 10);
         for (set, tags) in [(0, 1..9), (1, 11..19)] {
             for tag in tags {
                 assert!(table.lock(set).insert(tag_of(tag), state(1), |_, _| false));
             }
         }
-        // A key of the same group that has inherited nothing.
+        // A key in the same group that has inherited nothing.
         let ask = |quota, at| {
             let now = || Timestamp::ZERO.saturating_add(Duration::from_secs(at));
             table.check(&FixedWindow::new(quota), HASH ^ 1 << 10, 1, now, now)
@@ -592,13 +592,13 @@ mod tests {
         table.check_invariants(Timestamp::ZERO);
         table.reset(HASH, Timestamp::ZERO);
         assert!(ask(Quota::per_day(9), 0).is_allowed());
-        // A slot of the set is free once it owes nothing.
+        // A slot in the set is free once it owes nothing.
         assert!(quotas.skip(1).all(|quota| ask(quota, 0).is_allowed()));
         assert_eq!(ask(Quota::per_day(1), 0).retry_after(), Some(day));
     }
 
     #[test]
-    fn a_key_that_inherits_evicts_the_one_that_owes_least_in_both_sets() {
+    fn an_heirs_key_evicts_the_smallest_debt() {
         let table = heir(WhenFull::EvictLeast, 4);
         for (set, tags, used) in [(0, 1..9, 5), (1, 11..19, 2)] {
             for tag in tags {
@@ -611,7 +611,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_a_full_table_rejects_has_a_reset() {
+    fn a_full_table_rejects_with_a_reset() {
         let table = LockedTable::new(SLOTS, WhenFull::Reject);
         for (set, tags) in [(0, 1..9), (1, 11..19)] {
             for tag in tags {
@@ -625,7 +625,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_of_any_size_has_two_candidate_sets_for_every_hash() {
+    fn every_hash_has_two_candidate_sets() {
         for keys in [1, 2, 3, 8, 9, 1_000] {
             let table = LockedTable::<SlidingWindowState>::new(keys, WhenFull::EvictLeast);
             for hash in [0, 1, u64::MAX, u64::MAX << 32, u64::MAX >> 32, 0x1234_5678_9abc_def0] {

@@ -1,4 +1,4 @@
-//! The overflow sets of the locked table: states that new keys share when the table is full and must not forget keys
+//! The locked table's overflow sets: states that new keys share when the table is full and must not forget keys
 //! ([`WhenFull::Overflow`](super::WhenFull::Overflow)).
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
@@ -20,8 +20,8 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         self.overflow.get(group).map(Lock::lock)
     }
 
-    /// Lets the keys of a group that are judged under a quota begin with this state in their overflow set, if the table
-    /// has such sets. Of several states, the greatest by `size` counts. For an unused table.
+    /// Lets the keys in a group that are judged under a quota begin with this state in their overflow set, if the table
+    /// has such sets. If several states are passed, the greatest by `size` counts. The table must be unused.
     pub(in crate::store::memory) fn inherit_overflow(
         &self,
         (tag, quota): (Tag, &Quota),
@@ -31,21 +31,21 @@ impl<S: Copy + Send + 'static> LockedTable<S> {
         let Some(mut set) = self.overflow_set(tag) else { return };
         match set.find(shared_tag(quota)) {
             Some(shared) => *shared = if size(shared) < size(&state) { state } else { *shared },
-            // There is a free slot: the predecessor's sets have at most eight slots too.
+            // There is a free slot, because the predecessor's sets have at most eight slots too.
             None => drop(set.insert(shared_tag(quota), state, |_, _| false)),
         }
     }
 }
 
-/// Returns the tag of all keys in an overflow set that are judged under a quota. If keys of two quotas shared a state,
-/// it would take on the quota of the last request: a debt under a strict quota would be paid at the rate of a generous
-/// one. (Two quotas with the same tag would share a slot. There are 2^64 tags.)
+/// Returns the tag for all keys in an overflow set that are judged under a quota. If keys under two quotas shared a
+/// state, it would take on the last request's quota: a debt under a strict quota would be paid at a generous one's
+/// rate. (Two quotas with the same tag would share a slot. There are 2^64 tags.)
 pub(super) fn shared_tag(quota: &Quota) -> Tag64 {
     tag_of(BuildHasherDefault::<DefaultHasher>::default().hash_one(quota))
 }
 
-/// Charges the state that new keys of a quota share, since the table is full and must not forget a key. If keys of
-/// other quotas use all slots of the set, returns the time until the first slot is free.
+/// Charges the state that new keys under a quota share, since the table is full and must not forget a key. If keys
+/// under other quotas use all slots in the set, returns the time until the first slot is free.
 pub(super) fn charge_overflow<A: Algorithm>(
     algorithm: &A,
     set: &mut StateSet<A::State>,
@@ -62,8 +62,8 @@ pub(super) fn charge_overflow<A: Algorithm>(
     if has_room { Ok(decision) } else { Err(Duration::from_nanos(set.least(|_, state| time::nanos_of(left(state))))) }
 }
 
-/// Returns the state of a key that has used the units of both states together, or at most its whole budget. The units
-/// of the second state are counted as charged now: there is no other way to add states of any algorithm.
+/// Returns the state of a key that has used both states' units together, or at most its whole budget. The second
+/// state's units are counted as charged now, because states of an arbitrary algorithm cannot be added otherwise.
 pub(super) fn sum<A: Algorithm>(algorithm: &A, one: A::State, other: A::State, now: Timestamp) -> A::State {
     let (other, _) = algorithm.decide(Some(other), now, 0);
     let used = other.limit().saturating_sub(other.remaining());

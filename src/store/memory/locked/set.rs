@@ -1,24 +1,24 @@
-//! A set of the locked table: eight slots behind one lock.
+//! A set in the locked table: eight slots behind one lock.
 //!
-//! The table of words has no type for a set: its sets are eight words in a row, which `table/search.rs` searches
-//! without a lock.
+//! The word table has no type for a set: its sets are eight words in a row, which `table/search.rs` searches without a
+//! lock.
 
 use std::num::NonZeroU64;
 
 use crate::store::memory::table::SLOTS_PER_SET;
 
-/// The number of slots in a set, as in the table of words.
+/// The number of slots in a set, as in the word table.
 pub(super) const SLOTS: usize = SLOTS_PER_SET;
 
 /// Eight slots that are locked together. A slot is free if it has no tag, or if its state has expired.
 pub(super) struct StateSet<S> {
     /// Apart from the states, so that a search reads one or two cache lines.
     tags: [Option<Tag64>; SLOTS],
-    /// The states of the slots that have a tag; absent before the first insert.
+    /// The states in slots that have a tag. Absent before the first insert.
     states: Option<[S; SLOTS]>,
 }
 
-/// A key's hash, by which the key is found. Never zero, so that an empty slot takes no room of its own.
+/// A key's hash, by which the key is found. Never zero, so that an empty slot takes no extra bytes.
 pub(super) type Tag64 = NonZeroU64;
 
 impl<S: Copy> StateSet<S> {
@@ -61,7 +61,7 @@ impl<S: Copy> StateSet<S> {
         slot.map(|slot| self.put(slot, tag, state)).is_some()
     }
 
-    /// Returns the least value of `owed` among the keys of the set.
+    /// Returns the least value of `owed` among the set's keys.
     pub(super) fn least(&self, owed: impl Fn(Tag64, &S) -> u64) -> u64 {
         self.used().map(|(_, tag, state)| owed(tag, state)).min().unwrap_or(0)
     }

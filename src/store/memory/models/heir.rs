@@ -1,6 +1,6 @@
-//! Threads that meet while a limiter inherits, in every order of their steps.
+//! Threads that meet while a limiter inherits, in every possible order.
 //!
-//! The clock stands still: a debt at the instant of the change is owed throughout.
+//! The clock stands still, so a debt at the instant of the change is owed throughout.
 
 use std::sync::Weak;
 
@@ -19,7 +19,7 @@ const NOW: Timestamp = Timestamp::from_nanos(5);
 const LIMIT: u64 = 2;
 const KEY: u64 = key(1);
 
-/// Copies the debts of a ledger with the same rule.
+/// Copies the debts from a ledger with the same rule.
 struct InheritedStamps<R> {
     from: Arc<Ledger<R>>,
 }
@@ -41,7 +41,7 @@ impl<R: Modelled> DebtSource<u64> for InheritedStamps<R> {
     }
 }
 
-/// A ledger of four slots.
+/// A ledger with four slots.
 fn ledger<R: Modelled>() -> Ledger<R> {
     Ledger::new(R::with_limit(LIMIT), 2, WhenFull::EvictLeast)
 }
@@ -76,14 +76,14 @@ fn admitted<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     u32::from(ask(ledger).is_allowed())
 }
 
-/// Takes the remaining units of the key, and returns their number.
+/// Takes the key's remaining units, and returns their number.
 fn take_rest<R: Modelled>(ledger: &Ledger<R>) -> u32 {
     let left = std::iter::repeat_with(|| admitted(ledger)).take_while(|admitted| *admitted == 1).count();
     assert!(ledger.copies(KEY) <= 1);
     u32::try_from(left).unwrap()
 }
 
-/// Makes a ledger in which the key has one unit of two left, and an heir of it.
+/// Makes a ledger in which the key has one unit of two left, and an heir to it.
 fn changed<R: Modelled>() -> (Arc<Ledger<R>>, Arc<Ledger<R>>, Receipt) {
     let before = Arc::new(ledger());
     let first = ask(&before);
@@ -115,8 +115,8 @@ fn two_threads_insert_an_inherited_key<R: Modelled>() {
     });
 }
 
-/// A request from before the change charges in the old table, while a request from after it inserts the key. The charge
-/// of the first may go uncounted, and nothing else.
+/// A request from before the change charges in the old table, while a request from after it inserts the key. Only the
+/// first request's charge may go uncounted.
 fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     model(|| {
         let (before, heir, _) = changed::<R>();
@@ -131,7 +131,8 @@ fn a_request_charges_the_old_table_while_the_key_is_inserted<R: Modelled>() {
     });
 }
 
-/// The same, while the thread that calls `replace` copies the page.
+/// While a request from before the change charges in the old table, another inserts the key, and the thread that calls
+/// `replace` copies the page.
 fn a_request_charges_the_old_table_while_another_inserts_and_all_is_copied<R: Modelled>() {
     model_of_three(|| {
         let (before, heir, _) = changed::<R>();
@@ -160,7 +161,7 @@ fn a_refund_meets_the_insert_of_its_key<R: Modelled>() {
     });
 }
 
-/// The heir is changed in its turn while a key is inserted into it: the heir of the heir finds the debt in the heir's
+/// The heir is changed in its turn while a key is inserted into it. The next heir finds the debt in the first heir's
 /// inherited debts, or in its table, or in both, and then counts it once. If the heir has another size, the two are in
 /// pages that are copied one by one, the table's first.
 fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
@@ -182,8 +183,8 @@ fn a_key_is_inserted_while_an_heir_of_the_heir_copies<R: Modelled>() {
 }
 
 /// A thread is descheduled after it has inserted a key, before it clears the key's inherited debt. Another thread
-/// charges the key, and then the heir is changed in its turn. The heir of the heir finds an old debt and the present
-/// one: the present one counts.
+/// charges the key, and then the heir is changed in its turn. The next heir finds an old debt and the present one: the
+/// present one counts.
 fn a_key_is_charged_before_its_inherited_debt_is_cleared<R: Modelled>() {
     for keys in [2, 4] {
         model(move || {

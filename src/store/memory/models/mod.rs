@@ -1,7 +1,6 @@
-//! Threads that meet in a [`SetAssociativeTable`], in every order of their steps, with loom: see
-//! `verify/models/Cargo.toml`.
+//! Threads that meet in a [`SetAssociativeTable`], in every possible order, with loom: see `verify/models/Cargo.toml`.
 //!
-//! The tables are as small as possible (two sets of two slots), and each model is named after its hazard.
+//! The tables are as small as possible (two sets with two slots), and each model is named after its hazard.
 
 mod heir;
 
@@ -22,7 +21,7 @@ pub(super) fn model(run: impl Fn() + Sync + Send + 'static) {
     check(loom::model::Builder::new(), run);
 }
 
-/// Checks a model of three threads, with at most two preemptions: a third preemption takes minutes.
+/// Checks a model with three threads, with at most two preemptions, because a third preemption takes minutes.
 pub(super) fn model_of_three(run: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(builder.preemption_bound.map_or(2, |bound| bound.min(2)));
@@ -43,7 +42,7 @@ pub(super) fn beside<T: 'static, O: 'static>(
     thread::spawn(move || act(&shared))
 }
 
-/// A rule for limits that are used up for long.
+/// A rule for limits that stay used up for long.
 pub(super) trait Modelled: Bounded + WordHeir {
     /// The state that an heir reads.
     type Read: Copy + 'static;
@@ -57,13 +56,13 @@ pub(super) trait Modelled: Bounded + WordHeir {
 
     fn with_limit(limit: u64) -> Self;
 
-    /// Returns the stamp of a key's debt at `at`, in an heir of the same limit.
+    /// Returns the stamp for a key's debt at `at`, in an heir with the same limit.
     fn stamp_at(&self, tag: Tag, entry: QuotaState<Self::Read>, at: Timestamp) -> u64;
 
-    /// Returns an instant a little after the beginning of an epoch.
+    /// Returns an instant a little after an epoch begins.
     fn instant(&self, epoch: u64, rest: u64) -> Self::Now;
 
-    /// Returns when a charge is paid off, or which window was charged: see [`Rule::refunded`].
+    /// Returns when a charge is paid off, or which window was charged, as [`Rule::refunded`] takes it.
     fn proof(receipt: Receipt) -> u64;
 
     /// Returns whether nothing is owed any more for that charge.
@@ -102,7 +101,7 @@ impl Modelled for TickBucket {
     }
 }
 
-/// A window of these words is an epoch.
+/// A window in these words is an epoch.
 const GREATEST: u64 = (1 << 16) - 1;
 
 fn five_seconds(limit: u64) -> Quota {
@@ -205,7 +204,7 @@ fn table<R: Modelled>(limit: u64) -> Arc<ModelledTable<R>> {
     Arc::new(ModelledTable { table: SetAssociativeTable::new(2, WhenFull::EvictLeast), rule: R::with_limit(limit) })
 }
 
-/// The hash of the `n`-th key: tags differ, and no arrival is sampled.
+/// The hash for the `n`-th key: tags differ, and no arrival is sampled.
 pub(super) const fn key(n: u64) -> u64 {
     (n << 40) | (n + 1) << 12 | 1 << 5
 }
@@ -218,12 +217,12 @@ fn admitted<R: Modelled>(table: &ModelledTable<R>, hash: u64, epoch: u64, rest: 
     u32::from(ask(table, hash, epoch, rest).is_allowed())
 }
 
-/// Takes the remaining units of a key, and returns their number.
+/// Takes a key's remaining units, and returns their number.
 fn take_rest<R: Modelled>(table: &ModelledTable<R>, hash: u64, epoch: u64, rest: u64) -> usize {
     std::iter::repeat_with(|| admitted(table, hash, epoch, rest)).take_while(|admitted| *admitted == 1).count()
 }
 
-/// A key of the other stripe: it waits for another lock when it is inserted.
+/// A key in the other stripe, so it waits for another lock when it is inserted.
 const fn key_of_other_stripe(n: u64) -> u64 {
     key(n) | 1
 }
@@ -240,7 +239,7 @@ fn two_threads_insert_a_key_at_once<R: Modelled>() {
     });
 }
 
-/// Both threads judge the same word, and both write their result: then one charge would be lost.
+/// Both threads judge the same word, and both write their result. One charge would be lost then.
 fn two_threads_charge_the_same_word<R: Modelled>() {
     model(|| {
         let table = table::<R>(2);
@@ -357,9 +356,9 @@ fn a_refund_meets_a_charge<R: Modelled>() {
     });
 }
 
-/// One thread reads the clock, and is descheduled in any step of charging a key that is there. The other comes back to
-/// the page after an idle time that clears all of it. A charge as of the new time must not be cleared with the rest,
-/// and a debt that was paid long ago must not look owed.
+/// One thread reads the clock, and is descheduled in any step while it charges a key that is there. The other comes
+/// back to the page after an idle time that clears all of it. A charge at the new time must not be cleared with the
+/// rest, and a debt that was paid long ago must not look owed.
 fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     for (sleep, same_key) in [(5, true), (9, true), (10, true), (12, true), (9, false), (12, false), (14, false)] {
         model(move || {
@@ -372,7 +371,7 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
             let is_distinct = sleep < R::DISTINCT_FOR || !same_key;
             assert!(!is_distinct || other == 1, "{sleep} epochs: a key that owed nothing was rejected");
             assert!(!is_distinct || mine.is_allowed(), "{sleep} epochs: rejected because of a paid debt");
-            // Charged as of then, it was paid by now; charged as of now, it is owed.
+            // If it was charged by the old time, it is paid by now. If it was charged by the new time, it is owed.
             let mine = usize::from(mine.is_allowed() && !R::is_paid(mine.receipt(), sleep, 0));
             let taken = if same_key { other + mine } else { mine } + take_rest(&table, key(1), sleep, 1);
             assert!(taken == 2 || (!is_distinct && taken < 2), "{sleep} epochs: {taken}");
@@ -382,8 +381,8 @@ fn a_page_is_cleared_while_a_descheduled_thread_charges<R: Modelled>() {
     }
 }
 
-/// One thread refunds a charge that was paid long ago, and is descheduled in any step of it. The charge that the other
-/// makes meanwhile must not be refunded in its place, or be taken for the old debt and cleared.
+/// One thread refunds a charge that was paid long ago, and is descheduled in any step. The charge that the other makes
+/// meanwhile must not be refunded in its place, or be taken for the old debt and cleared.
 fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     for sleep in [5, 12, 16, 17] {
         model(move || {
@@ -403,7 +402,7 @@ fn a_refund_is_descheduled_while_another_charges<R: Modelled>() {
     }
 }
 
-/// The locks of two keys differ, and both want the same slot.
+/// The two keys' locks differ, and both want the same slot.
 fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
     model(|| {
         let table = table::<R>(1);
@@ -419,7 +418,7 @@ fn two_keys_of_different_stripes_want_the_same_slot<R: Modelled>() {
     });
 }
 
-/// One thread charges in the last instant of a window, the other in the first instant of the next.
+/// One thread charges in a window's last instant, the other in the next window's first instant.
 fn two_threads_charge_around_the_edge_of_a_window<R: Modelled>() {
     for is_known in [false, true] {
         model(move || {

@@ -1,5 +1,5 @@
-//! Charges: the decision on a request, and the write of its charge. The head of `table/mod.rs` explains sets, pages and
-//! epochs, and why each step is needed.
+//! Charges: the decision on a request, and the write of its charge. The docs at the head of `table/mod.rs` explain
+//! sets, pages and epochs, and why each step is needed.
 //!
 //! A charge takes four steps:
 //!
@@ -7,11 +7,11 @@
 //! 2. **Judge** the debt in the word.
 //! 3. **Swap** the word for a word with the debt after the charge, by one compare-and-swap. The word keeps the debt as
 //!    a [stamp](Rule::stamp), which means the same at all times.
-//! 4. **Validate** the new word: it is taken back if a sweep of the page may have missed it.
+//! 4. **Validate** the new word, and take it back if a page sweep may have missed it.
 //!
 //! The hot path ([`check`](SetAssociativeTable::check), with `charge_hit` and `hit`) takes these steps for a key that
-//! is found in a page of the clock's epoch. All other requests take the cold path, `check_any`: it sweeps the page
-//! first, inserts a key that is not found, and decides again if the reading of the clock was too old.
+//! is found in a page swept up to the clock's epoch. All other requests take the cold path, `check_any`, which sweeps
+//! the page first, inserts a key that is not found, and decides again if the clock reading was too old.
 
 use super::SetAssociativeTable;
 use super::epoch::{Epochs, Page};
@@ -28,8 +28,8 @@ pub(super) struct Judged<R: Rule> {
     pub(super) ruling: Ruling<R::Debt>,
     /// The [key's own time](Rule::local) by which it was made.
     pub(super) at: R::Now,
-    /// A debt that the key has in addition to the debt in the slot: it was inherited at a live change, and the table
-    /// has no room for it.
+    /// A debt that the key has in addition to the debt in the slot, because it was inherited at a live change, and the
+    /// table has no room for it.
     debt_beside: Option<R::Debt>,
 }
 
@@ -43,7 +43,7 @@ impl<R: Rule> Judged<R> {
         Self { debt_beside: stamp.map(|stamp| rule.stamped(stamp, self.at)), ..self }
     }
 
-    /// Returns the decision. Each arm builds it in the caller's place for it, so that it is not copied.
+    /// Returns the decision. Each arm builds it in its caller's return slot, so that it is not copied.
     #[inline(always)]
     fn decision(self, rule: &R, cost: u64) -> Decision {
         match (self.ruling, self.debt_beside) {
@@ -52,8 +52,8 @@ impl<R: Rule> Judged<R> {
         }
     }
 
-    /// Returns the decision for a key that owes `total` after the charge, in the slot and beside it. Its numbers are of
-    /// the total, and its receipt is of the charge, which is in the slot only.
+    /// Returns the decision for a key that owes `total` after the charge, in the slot and beside it. Its numbers show
+    /// the total, while its receipt is for the charge, which is in the slot only.
     #[cold]
     #[inline(never)]
     fn decision_on_total(&self, rule: &R, cost: u64, total: R::Debt) -> Decision {
@@ -67,7 +67,7 @@ impl<R: Rule> Judged<R> {
 pub(super) struct Owner {
     /// The tag in the word.
     pub(super) word_tag: Tag,
-    /// The tag of the key, which chooses the time by which the key is judged ([`Rule::local`]).
+    /// The key's own tag, which chooses the time by which the key is judged ([`Rule::local`]).
     pub(super) key_tag: Tag,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct FoundWord<'a, N> {
     pub(super) word: Word,
     /// The epochs of its page, before and after the word was read.
     pub(super) epochs: Epochs,
-    /// The reading of the clock by which to judge the word: no earlier than `epochs` allow ([`Rule::clamp`]).
+    /// The clock reading by which to judge the word, no earlier than `epochs` allow ([`Rule::clamp`]).
     pub(super) at: N,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct FoundWord<'a, N> {
 pub(super) enum Miss {
     /// The set does not have the key.
     Absent,
-    /// The page was last swept in another epoch than the epoch of the clock's reading, or is being swept.
+    /// The page was last swept in another epoch than the clock reading's, or is being swept.
     OtherEpoch,
 }
 
@@ -118,15 +118,15 @@ impl SetAssociativeTable {
         let tag = Tag::from_hash(hash);
         let at = rule.local(now, tag);
         let first = first_candidate(self.geometry.sets(), hash);
-        // The search of both sets is written out, here and in `peek`: with a helper that takes a closure, a decision
-        // takes a seventh more instructions.
+        // The search in both sets is written out, here and in `peek`, because with a helper that takes a closure, a
+        // decision takes a seventh more instructions.
         let mut hit = self.charge_hit(rule, tag, cost, first, now);
         if let Err(Miss::Absent) = hit {
             hit = self.charge_hit(rule, tag, cost, second_candidate(self.geometry.sets(), first, tag), now);
         }
         match hit {
             Ok(Ok(debt)) => T::from(rule.decision(Ruling::Admit { debt }, cost, at)),
-            // Not charged. A late ruling is not given: its reading of the clock was too old, see `check_any`.
+            // Not charged. A late ruling is not given, because its clock reading was too old, see `check_any`.
             Ok(Err(ruling)) if !rule.is_late(&ruling, at) => T::from(rule.decision(ruling, cost, at)),
             Ok(Err(_)) | Err(Miss::OtherEpoch) => T::from(self.check_any(rule, hash, cost, now, &{ clock }, false)),
             Err(Miss::Absent) => T::from(self.check_any(rule, hash, cost, now, &{ clock }, true)),
@@ -141,7 +141,7 @@ impl SetAssociativeTable {
             return Err(Miss::OtherEpoch);
         }
         let found = self.find_in(set, tag).ok_or(Miss::Absent)?;
-        // A sweep that began since may have changed the meaning of the word: see `read_found`.
+        // A sweep that began since may have changed the word's meaning, as `read_found` explains.
         if page.load() == epochs { Ok(found) } else { Err(Miss::OtherEpoch) }
     }
 
@@ -170,9 +170,8 @@ impl SetAssociativeTable {
         }
     }
 
-    /// The cold path of [`check`](Self::check): decides on any key, in a page of any epoch. `is_absent` is whether the
-    /// hot path has searched both sets in vain. The type of the clock is erased, so that this is compiled once for a
-    /// rule.
+    /// The cold path for [`check`](Self::check): decides on any key, in a page at any epoch. `is_absent` is whether the
+    /// hot path has searched both sets in vain. The clock's type is erased, so that this is compiled once for a rule.
     #[cold]
     #[inline(never)]
     pub(in crate::store::memory) fn check_any<R: Rule>(
@@ -189,10 +188,9 @@ impl SetAssociativeTable {
         } else {
             self.find_and_charge(rule, hash, cost, now, clock)
         };
-        // Rejected, because the reading of the clock was too old: decide once more, by a new reading. Either this
-        // thread was descheduled since the old one, and the debts that it saw are paid by now; or the clock was set
-        // back, and the new reading is no later. Only rejected requests are decided again, so no request is charged
-        // twice.
+        // Rejected, because the clock reading was too old. So we decide once more, by a new reading. Either this thread
+        // was descheduled since the old one, and the debts that it saw are paid by now, or the clock was set back, and
+        // the new reading is no later. Only rejected requests are decided again, so no request is charged twice.
         if rule.is_late(&judged.ruling, judged.at) {
             judged = self.find_and_charge(rule, hash, cost, clock(), clock);
         }
@@ -236,9 +234,9 @@ impl SetAssociativeTable {
             let ruling = rule.judge(rule.owed(word, at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Some(Judged::new(ruling, at)) };
             let stamp = rule.stamp(debt, at);
-            // Replaces only the very word that was judged. Otherwise, of two threads that judge one word, the second
-            // write would erase the first one's charge; and if another thread has given the slot to another key
-            // meanwhile, the write would erase that key.
+            // Replaces only the very word that was judged. Otherwise, if two threads judge one word, the second write
+            // would erase the first charge; and if another thread has given the slot to another key meanwhile, the
+            // write would erase that key.
             if slot.replace(word, Word::new(owner.word_tag, stamp)).is_ok() {
                 // A sweep may have begun since the page's epochs were read, and have passed this slot before the write.
                 validate(rule, slot, self.page(set), owner.word_tag, stamp, epochs);
@@ -247,8 +245,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Calls `find` between two equal readings of the epochs of the set's page, and sweeps the page first if it must be
-    /// swept.
+    /// Calls `find` between two equal readings of the page's epochs, and sweeps the page first if it must be swept.
     #[inline(always)]
     pub(super) fn read_found<'a, R: Rule>(
         &'a self,
@@ -273,8 +270,8 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Reads the word in a slot, after a sweep of its page if it must be swept. Returns the word, the epochs of the
-    /// page when it was read, and the time by which to judge it.
+    /// Reads the word in a slot, after sweeping its page if that is due. Returns the word, the page's epochs when it
+    /// was read, and the time by which to judge it.
     pub(super) fn read<R: Rule>(&self, rule: &R, set: usize, slot: Slot<'_>, now: R::Now) -> (Word, Epochs, R::Now) {
         loop {
             let epochs = self.ensure_swept(rule, set, now);
@@ -286,8 +283,8 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Sweeps the page of a set, if it was not swept in the epoch of `now` or later. Returns its epochs, and the time
-    /// by which to judge its words.
+    /// Sweeps the set's page, if it was not swept in the epoch of `now` or later. Returns its epochs, and the time by
+    /// which to judge its words.
     #[cold]
     fn catch_up<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> (Epochs, R::Now) {
         let epochs = self.ensure_swept(rule, set, now);
@@ -295,9 +292,9 @@ impl SetAssociativeTable {
     }
 }
 
-/// Takes back a word that was written too late for a sweep to clear it. `judged_in` are the epochs of the page by which
-/// the word was judged. If they have changed, a sweep has begun since, and may have passed the slot before the write.
-/// If the debt is paid by the epoch of that sweep, the sweep should have cleared the word, so it is cleared here.
+/// Takes back a word that was written too late for a sweep to clear it. `judged_in` are the page's epochs by which the
+/// word was judged. If they have changed, a sweep has begun since, and may have passed the slot before the write. If
+/// the debt is paid by that sweep's epoch, the sweep should have cleared the word, so it is cleared here.
 #[inline(always)]
 pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag, stamp: u64, judged_in: Epochs) {
     // The epochs are read after the write, and in one order with it (both are `SeqCst`; the fence is for loom). If they
@@ -305,7 +302,8 @@ pub(super) fn validate<R: Rule>(rule: &R, slot: Slot<'_>, page: &Page, tag: Tag,
     in_order();
     let epochs = page.load();
     if epochs != judged_in && rule.is_paid_by(stamp, epochs.latest()) {
-        // Only that very word: if the key has been charged again since, its word is new, and was validated as well.
+        // Only that very word is cleared, because if the key has been charged again since, its word is new, and was
+        // validated as well.
         let _ = slot.replace(Word::new(tag, stamp), Word::EMPTY);
     }
 }

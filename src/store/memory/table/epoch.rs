@@ -2,8 +2,8 @@
 
 use crate::util::sync::{AtomicU64, Ordering, before_a_step};
 
-/// The epochs of 64 sets, in one atomic. All accesses are sequentially consistent: sweepers and writers rely on one
-/// order of these accesses and of the compare-and-swaps of words.
+/// The epochs for 64 sets, in one atomic. All accesses are sequentially consistent, because sweepers and writers rely
+/// on one order of these accesses and the compare-and-swaps on words.
 #[derive(Default)]
 pub(super) struct Page(AtomicU64);
 
@@ -49,7 +49,7 @@ impl Epochs {
         self.before() == self.latest()
     }
 
-    /// Returns the epoch at whose beginning words of this page are judged at the earliest: the epoch before the latest.
+    /// Returns the epoch at whose beginning words in this page are judged at the earliest: the epoch before the latest.
     /// From an earlier instant, debts could not be distinguished from paid words. Every debt in the page is paid less
     /// than seven epochs after that beginning.
     #[inline(always)]

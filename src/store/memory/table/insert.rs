@@ -1,5 +1,4 @@
-//! Inserts: a key that is not found gets a slot, under its striped lock. Also the fate of a new key when the table is
-//! full.
+//! Inserts: a key that is not found gets a slot, under its striped lock. The choice of `when_full` applies here, too.
 
 use super::SetAssociativeTable;
 use super::charge::{Judged, Owner, validate};
@@ -21,13 +20,13 @@ impl SetAssociativeTable {
     ) -> Judged<R> {
         let tag = candidates.tag;
         // Held to the end. Otherwise another thread could insert the key into another slot after this one has searched,
-        // and both would be charged from nothing.
+        // and both would be charged as if the key owed nothing.
         let _stripe = self.stripes.lock(tag.value());
         loop {
             // Another thread may have inserted the key before the lock was taken.
             let found = self.find(candidates);
-            // Read after the search: a key that is not there then owes nothing by this time. By an earlier reading it
-            // may have owed something that was paid and cleared meanwhile.
+            // Read after the search, because a key that is not there then owes nothing by this time. By an earlier
+            // reading it may have owed something that was paid and cleared meanwhile.
             let now = clock();
             self.ensure_candidates_swept(rule, candidates, now);
             if let Some((set, _)) = found {
@@ -40,7 +39,7 @@ impl SetAssociativeTable {
             }
             let own = rule.local(now, tag);
             // The key must not spend again the units that it has spent in its overflow slot. After a live change the
-            // slot has an inherited debt as well. It counts also against keys that had slots of their own, because it
+            // slot has an inherited debt as well. It counts against keys that had their own slots as well, because it
             // is not known which keys have spent its units.
             let mut owed = self.overflow_debt(rule, tag, now);
             let mut uncleared = None;
@@ -49,9 +48,9 @@ impl SetAssociativeTable {
                 if rule.size(inherited) > 0 {
                     owed = rule.sum(owed, inherited);
                     if self.insert_debt(rule, candidates, now, owed) {
-                        // Inserted before it is cleared, and cleared after it was copied by the heirs that copy by now:
-                        // they may have copied the table before the insert. An heir that begins to copy later finds the
-                        // debt in the table. In any other order an heir could miss it in both places.
+                        // Insert it before it is cleared, and clear it after it was copied by the heirs that copy by
+                        // now, because they may have copied the table before the insert. An heir that begins to copy
+                        // later finds the debt in the table. In any other order an heir could miss it in both places.
                         past.clear_inserted(hash);
                         continue;
                     }
@@ -74,8 +73,9 @@ impl SetAssociativeTable {
                     }
                 }
             }
-            // The target may be as of a later time: if the clock was set back; or if this thread was descheduled for
-            // more than an epoch, and another one has swept the page meanwhile. The debt is smaller then.
+            // The target may be at a later time, either because the clock was set back, or because this thread was
+            // descheduled for more than an epoch, and another one has swept the page meanwhile. The debt is smaller
+            // then.
             let at = rule.local(target.at, tag);
             let ruling = rule.judge(rule.stamped(rule.stamp(owed, own), at), cost, at);
             let Ruling::Admit { debt } = ruling else { return Judged::new(ruling, at) };
@@ -89,7 +89,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Inserts a key with a debt; returns `false` if there is no room for it.
+    /// Inserts a key with a debt. Returns `false` if there is no room for it.
     fn insert_debt<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now, debt: R::Debt) -> bool {
         let stamp = rule.stamp(debt, rule.local(now, candidates.tag));
         loop {
@@ -104,17 +104,17 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Writes a new key to the slot that was chosen; returns `false` if the slot's word has changed since.
+    /// Writes a new key to the chosen slot. Returns `false` if the slot's word has changed since.
     #[inline(always)]
     fn write_to<R: Rule>(&self, rule: &R, target: &InsertTarget<'_, R::Now>, tag: Tag, stamp: u64) -> bool {
-        // From the very word that was chosen. A thread that holds another stripe may have taken the slot meanwhile, and
-        // a thread without a stripe may have charged its key, which then no longer owes least.
+        // Replaces only the very word that was chosen. A thread that holds another stripe may have taken the slot
+        // meanwhile, and a thread without a stripe may have charged its key, which then no longer owes least.
         let is_written = target.slot.replace(target.word, Word::new(tag, stamp)).is_ok();
         if is_written {
             if target.free == 0 {
                 self.occupancy.note_evicted();
             }
-            // As after a charge: a sweep may have passed this slot before the write.
+            // As after a charge, a sweep may have passed this slot before the write.
             validate(rule, target.slot, self.page(target.set), tag, stamp, target.epochs);
         }
         is_written

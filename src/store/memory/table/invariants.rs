@@ -1,4 +1,4 @@
-//! The invariants in the head of `table/mod.rs`, checked in tests while no thread uses the table.
+//! The invariants that `table/mod.rs` lists, checked in tests while no thread uses the table.
 
 use super::SetAssociativeTable;
 use super::codec::Codec;
@@ -11,10 +11,10 @@ use super::ticks::{FARTHEST_AHEAD, Tick, TickBucket};
 use super::windows::{WindowCounts, WindowRule, WindowState};
 use super::word::{Tag, Word};
 
-/// A [`Rule`] that knows the greatest debt of a key.
+/// A [`Rule`] that knows the greatest debt that a key can have.
 pub(in crate::store::memory) trait Bounded: Codec {
-    /// Returns the flaw of a debt, if there is one: its key may owe `most` units, and no thread has read a later time
-    /// than `now`.
+    /// Returns the debt's flaw, if there is one: its key may owe `most` units, and no thread has read a later time than
+    /// `now`.
     fn flaw(&self, debt: Self::Debt, now: Self::Now, most: u64) -> Option<String>;
 
     /// Returns whether a word is from before `earliest`.
@@ -22,7 +22,7 @@ pub(in crate::store::memory) trait Bounded: Codec {
 }
 
 impl Bounded for TickBucket {
-    /// An admission leaves a full bucket's debt at most, as of a time that some thread has read.
+    /// An admission leaves a full bucket's debt at most, at a time that some thread has read.
     fn flaw(&self, debt: u64, _: Tick, most: u64) -> Option<String> {
         let most = self.worth(most);
         (debt > most).then(|| format!("owes {debt} ticks, and {most} at most can be owed"))
@@ -50,7 +50,7 @@ impl<S: WindowState> Bounded for WindowRule<S> {
     }
 }
 
-/// Tags that were compared although they may be of different keys, and the equal ones.
+/// Tags that were compared although they may belong to different keys, and the equal ones.
 #[derive(Default)]
 pub(in crate::store::memory) struct Meetings {
     compared: u64,
@@ -61,7 +61,7 @@ impl Meetings {
     /// Panics if more are equal than by chance.
     ///
     /// Two tags are equal with a probability of 2^-28. So more than are allowed here are equal by chance in at most one
-    /// of a million tables.
+    /// in a million tables.
     pub(in crate::store::memory) fn check(&self) {
         let allowed = match self.compared {
             0..0x100 => 0,
@@ -73,13 +73,14 @@ impl Meetings {
 }
 
 impl SetAssociativeTable {
-    /// Panics if an invariant of the table is broken. `now` must be no earlier than any time that a thread has read.
+    /// Panics if one of the table's invariants is broken. `now` must be no earlier than any time that a thread has
+    /// read.
     ///
-    /// - A key is in one slot at most (invariant 1).
+    /// - A key is in at most one slot (invariant 1).
     /// - No page is marked as being swept, or swept in an epoch that the clock has not entered.
-    /// - No word is from before the epoch that precedes its page's: in time, it would look like a debt.
-    /// - No key owes more than it can owe, and no window counts that has not begun.
-    /// - The overflow slots have their own tag. Slots of a last page beyond the last set are empty.
+    /// - No word is from before the epoch that precedes its page's: later, it would look like a debt.
+    /// - No key owes more than it can owe, and no window counts before it begins.
+    /// - The overflow slots have their own tag. Slots beyond the last set in the last page are empty.
     /// - Keys are evicted, or turned away, only if that was chosen.
     pub(in crate::store::memory) fn check_invariants<R: Bounded>(&self, rule: &R, now: R::Now) {
         let most = rule.most_units(self.inherited.is_some());
@@ -97,7 +98,7 @@ impl SetAssociativeTable {
     }
 
     /// Looks in the table for a key whose inherited debt is not cleared, by its tag and a candidate set. Another key
-    /// may have both by chance: then the first of the two that the table has asked for has taken the debt over.
+    /// may have both by chance. Then the key that the table was asked about first has taken the debt over.
     pub(in crate::store::memory) fn meet(&self, set: usize, tag: Tag, meetings: &mut Meetings) {
         let second = second_candidate(self.geometry.sets(), set, tag);
         // The set may be the second candidate itself, as far behind the first as the second is behind it.
@@ -111,7 +112,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Returns the words of a set that are not empty, with their slots.
+    /// Returns a set's words that are not empty, with their slots.
     fn words(&self, set: usize) -> impl Iterator<Item = (usize, Word)> + '_ {
         let words = self.slots.in_set(set).map(|slot| slot.load());
         words.enumerate().filter(|(_, word)| !word.is_empty())
@@ -128,7 +129,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Checks that no key of a set is in another slot, too.
+    /// Checks that no key in a set is in another slot, too.
     fn check_keys(&self, set: usize, meetings: &mut Meetings) {
         for (index, word) in self.words(set) {
             let tag = word.tag();
@@ -136,14 +137,14 @@ impl SetAssociativeTable {
             let twin = self.words(set).find(|(other, word)| *other > index && word.is(tag));
             assert!(twin.is_none(), "{tag:?} is twice in set {set}");
 
-            // A key in both of its candidate sets is found once, from the first of them: this set is taken to be the
+            // A key in both its candidate sets is found once, from the first, because this set is taken to be the
             // first.
             let second = second_candidate(self.geometry.sets(), set, tag);
             meetings.compared += self.words(second).count() as u64;
             if self.words(second).any(|(_, word)| word.is(tag)) {
                 meetings.equal.push(format!("{tag:?} is in set {set} and in its other candidate set, {second}"));
             }
-            // Keys whose tag bits are 0 or 1 have this tag by right.
+            // Keys whose tag bits are 0 or 1 have this tag as their own.
             meetings.compared += 2;
             if tag == OVERFLOW {
                 meetings.equal.push(format!("slot {index} of set {set} has the tag of overflow slots"));
@@ -151,7 +152,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Checks the word of the key with this tag, which differs from the word's tag in an overflow slot.
+    /// Checks the word for the key with this tag, which differs from the word's tag in an overflow slot.
     fn check_word<R: Bounded>(
         &self,
         rule: &R,
@@ -167,7 +168,7 @@ impl SetAssociativeTable {
             epochs.earliest(),
             epochs.latest()
         );
-        // All is paid in a page that was not swept for that time, even if it looks owed.
+        // If a page was not swept for this long, all its words are paid, even if they look owed.
         if rule.epoch(now) - epochs.latest() < ALL_PAID {
             let own = rule.local(now, key);
             if let Some(flaw) = rule.flaw(rule.owed(word, own), own, most) {
@@ -226,7 +227,7 @@ mod tests {
         table.slots.in_set(set).nth(index).unwrap().replace(Word::EMPTY, word).unwrap();
     }
 
-    /// Asserts that the check finds the damage that `break_it` does to an empty table of 16 sets, at `now`.
+    /// Asserts that the check finds the damage that `break_it` does to an empty table with 16 sets, at `now`.
     #[track_caller]
     fn is_found<R: Bounded>(
         rule: &R,
@@ -293,7 +294,7 @@ mod tests {
             of_words(&window(), 20, tag, stamp(21, 1), "in a window later than the present one");
             of_words(&window(), 20, tag, stamp(20, 3), "more than 2 in one window");
         }
-        // A word that counts nothing may be of any window.
+        // A word that counts nothing may be from any window.
         let table = SetAssociativeTable::new(64, WhenFull::EvictLeast);
         put(&table, 3, 2, Word::new(TAG, 0));
         table.page(3).replace(Epochs::swept(0), Epochs::swept(9)).unwrap();

@@ -1,4 +1,4 @@
-//! The overflow slots of a table: a page of words that new keys share when the table is full and must not forget a key
+//! A table's overflow slots: a page with words that new keys share when the table is full and must not forget a key
 //! ([`WhenFull::Overflow`]).
 
 use super::SetAssociativeTable;
@@ -9,20 +9,21 @@ use super::slots::{SETS_PER_PAGE, SLOTS_PER_PAGE, SLOTS_PER_SET, Slot};
 use super::word::{GROUPS, Tag, Word};
 use crate::store::memory::when_full::WhenFull;
 
-/// The tag of all keys in the overflow slots.
+/// The tag for all keys in the overflow slots.
 pub(super) const OVERFLOW: Tag = Tag::from_hash(0);
 
-/// Each group of keys has an overflow slot to itself: so the windows of all keys in a slot begin at the same instants.
+/// Each group of keys has an overflow slot to itself, so all keys in a slot have windows that begin at the same
+/// instants.
 const _: () = assert!(cfg!(sluice_loom) || SLOTS_PER_PAGE as u64 == GROUPS);
 
 impl SetAssociativeTable {
-    /// Returns the page of overflow slots, if there is one.
+    /// Returns the page with the overflow slots, if there is one.
     pub(super) fn overflow_page(&self) -> Option<usize> {
         (self.when_full == WhenFull::Overflow).then(|| self.pages.len() - 1)
     }
 
-    /// Returns the overflow slot of a key, and its set, if the table has such slots. When the table is full, new keys
-    /// share it.
+    /// Returns a key's overflow slot, and its set, if the table has such slots. When the table is full, new keys share
+    /// it.
     pub(super) fn overflow_slot(&self, tag: Tag) -> Option<(usize, Slot<'_>)> {
         let page = self.overflow_page()?;
         let index = usize::try_from(tag.group() % SLOTS_PER_PAGE as u64).expect("below a page");
@@ -30,12 +31,12 @@ impl SetAssociativeTable {
         Some((page * SETS_PER_PAGE + index / SLOTS_PER_SET, slot))
     }
 
-    /// Sets the debt in the overflow slot of a tag, by its stamp, if there are such slots. If a tag has several debts,
-    /// the greatest stays. For a table that was not used yet.
+    /// Sets the debt in a tag's overflow slot, by its stamp, if there are such slots. If a tag has several debts, the
+    /// greatest stays. The table must be unused.
     pub(in crate::store::memory) fn inherit_overflow<R: Rule>(&self, rule: &R, now: R::Now, tag: Tag, stamp: u64) {
         let Some((set, slot)) = self.overflow_slot(tag) else { return };
-        // The page counts as swept now. A page that was last swept in an earlier epoch would be swept first, and its
-        // words taken for old.
+        // The page counts as swept now. If it counted as last swept in an earlier epoch, it would be swept first, and
+        // its words taken for old.
         let _ = self.page(set).replace(Epochs::swept(0), Epochs::swept(rule.epoch(now)));
         let own = rule.local(now, tag);
         let word = slot.load();
@@ -50,11 +51,11 @@ impl SetAssociativeTable {
         let (set, slot) = self.overflow_slot(tag).expect("it is made with the table");
         loop {
             let epochs = self.ensure_swept(rule, set, now);
-            // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid by the
-            // beginning of the page's epoch; how long before that is not known.
+            // If the slot is empty, its last debt may have been cleared since `now` was read. Then it was paid when the
+            // page's epoch began, but we don't know how long before that.
             let now = rule.clamp(now, epochs.latest());
             let judged = self.charge(rule, Owner::overflow(tag), cost, set, now, || {
-                // Not found if a sweep began after `now` was clamped: then it must be clamped again.
+                // Not found if a sweep began after `now` was clamped, because then it must be clamped again.
                 (self.page(set).load() == epochs).then(|| (slot, slot.load()))
             });
             if let Some(judged) = judged {
@@ -63,18 +64,18 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Returns the debt in the overflow slot of a key.
+    /// Returns the debt in a key's overflow slot.
     pub(super) fn overflow_debt<R: Rule>(&self, rule: &R, tag: Tag, now: R::Now) -> R::Debt {
         let own = rule.local(now, tag);
         let Some((set, slot)) = self.overflow_slot(tag) else { return rule.nothing(own) };
         let (word, _, at) = self.read(rule, set, slot, now);
-        // The word may be as of a later time: if the clock was set back; or if this thread was descheduled for more
-        // than an epoch, and another one has swept the page meanwhile.
+        // The word may be from a later time, either because the clock was set back, or because this thread was
+        // descheduled for more than an epoch, and another one has swept the page meanwhile.
         let at = rule.local(at, tag);
         rule.stamped(rule.stamp(rule.owed(word, at), at), own)
     }
 
-    /// Returns the debt in each of the overflow slots, with a tag of the keys that share it.
+    /// Returns the debt in each overflow slot, with a tag that the sharing keys have.
     pub(in crate::store::memory) fn overflow_debts<R: Rule>(
         &self,
         rule: &R,
@@ -89,7 +90,7 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Lowers the debt in the overflow slot of a key, if the table has such slots.
+    /// Lowers the debt in a key's overflow slot, if the table has such slots.
     pub(super) fn lower_overflow<R: Rule>(
         &self,
         rule: &R,

@@ -12,7 +12,7 @@ use crate::values::Decision;
 
 impl SetAssociativeTable {
     /// Returns the decision that [`check`](Self::check) would make, if there is room for the key. A rejection that is
-    /// [late](Rule::is_late) stands: `check` would decide again, by a new reading of the clock.
+    /// [late](Rule::is_late) stands, while `check` would decide again, by a new clock reading.
     #[inline(always)]
     pub(in crate::store::memory) fn peek<R: Rule, T: From<Decision>>(
         &self,
@@ -32,7 +32,7 @@ impl SetAssociativeTable {
         T::from(rule.decision(rule.judge(rule.owed(word, at), cost, at), cost, at))
     }
 
-    /// Peeks at any key, in a page of any epoch, or not in the table.
+    /// Peeks at any key, in a page at any epoch, or not in the table.
     #[cold]
     #[inline(never)]
     fn peek_any<R: Rule>(&self, rule: &R, hash: u64, cost: u64, now: R::Now) -> Decision {
@@ -44,7 +44,7 @@ impl SetAssociativeTable {
         rule.decision(rule.judge(debt, cost, at), cost, at)
     }
 
-    /// Returns the debt of a key in the table, and the time of that reading.
+    /// Returns the debt that a key has in the table, and the time of that reading.
     fn debt_of<R: Rule>(&self, rule: &R, candidates: &CandidateSets, now: R::Now) -> Option<(R::Debt, R::Now)> {
         candidates.sets.into_iter().find_map(|set| {
             let FoundWord { word, at, .. } = self.read_found(rule, set, now, &|| self.find_in(set, candidates.tag))?;
@@ -53,12 +53,12 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Returns the debt of a key that is not in the table: an inherited debt, and the debt of its overflow slot.
+    /// Returns the debt that a key has if it is not in the table: an inherited debt, and the debt in its overflow slot.
     fn debt_beside<R: Rule>(&self, rule: &R, hash: u64, candidates: &CandidateSets, now: R::Now) -> (R::Debt, R::Now) {
         let at = rule.local(now, candidates.tag);
         let Some(past) = &self.inherited else { return (self.overflow_debt(rule, candidates.tag, now), at) };
-        // Without the lock, another thread could insert the key, and clear its inherited debt, between the search of
-        // the table and the look at that debt; the key would seem to owe nothing.
+        // Without the lock, another thread could insert the key, and clear its inherited debt, between the table search
+        // and the look at that debt, and the key would seem to owe nothing.
         let _stripe = self.stripes.lock(candidates.tag.value());
         self.debt_of(rule, candidates, now).unwrap_or_else(|| {
             let inherited = rule.stamped(past.stamp_of(hash, stamp_of_nothing(rule, now)), at);
@@ -66,7 +66,7 @@ impl SetAssociativeTable {
         })
     }
 
-    /// Calls `act` with the set in the page, the tag and the debt of each key of a page that owes something at `now`.
+    /// Calls `act` for each key in a page that owes something at `now`, with the set in the page, the tag and the debt.
     /// Writes nothing, except to finish a sweep that has begun.
     pub(in crate::store::memory) fn each_owed<R: Rule>(
         &self,
@@ -76,7 +76,7 @@ impl SetAssociativeTable {
         mut act: impl FnMut(usize, Tag, R::Debt),
     ) {
         let epochs = self.pages[page].load();
-        // The page was not touched for this time, or never: all is paid, and the page's memory need not be read.
+        // The page was not touched for this time, or never, so all is paid, and the page's memory need not be read.
         if epochs.is_swept() && rule.epoch(now).saturating_sub(epochs.latest()) >= ALL_PAID {
             return;
         }
@@ -98,7 +98,8 @@ impl SetAssociativeTable {
     pub(super) fn read_unswept<R: Rule>(&self, rule: &R, page: usize, slot: Slot<'_>, now: R::Now) -> (Word, R::Now) {
         loop {
             let epochs = self.pages[page].load();
-            // A sweep that has begun is finished: a word that it has not reached yet may look like a debt.
+            // A sweep that has begun is finished first, because a word that it has not reached yet may look like a
+            // debt.
             let epochs = if epochs.is_swept() { epochs } else { self.sweep(rule, page, 0) };
             let word = slot.load();
             // Unequal if a sweep began in between: then the word may be older than it looks.
@@ -110,7 +111,7 @@ impl SetAssociativeTable {
     }
 
     /// Returns how many keys owe something, estimated from some pages if there are many. Begins no sweep, and reads no
-    /// page that was not touched for [`ALL_PAID`] epochs: to observe an idle table costs next to nothing.
+    /// page that was not touched for [`ALL_PAID`] epochs, so it costs next to nothing to observe an idle table.
     pub(in crate::store::memory) fn live<R: Rule>(&self, rule: &R, now: R::Now) -> u64 {
         let pages = self.geometry.pages();
         let sampled = pages.min(occupancy::SAMPLED_SETS / SETS_PER_PAGE);

@@ -1,4 +1,4 @@
-//! The choice of a slot for a new key, in its candidate sets.
+//! Chooses the slot for a new key, in its candidate sets.
 
 use super::SetAssociativeTable;
 use super::epoch::Epochs;
@@ -16,15 +16,15 @@ pub(super) struct InsertTarget<'a, N> {
     pub(super) epochs: Epochs,
     /// The time by which the word was judged.
     pub(super) at: N,
-    /// The debt of the word's key, by its size.
+    /// The debt that the word's key has, by its size.
     size: u64,
-    /// Free slots in its set.
+    /// The number of free slots in its set.
     pub(super) free: usize,
 }
 
 impl SetAssociativeTable {
-    /// Chooses the slot for a new key: a free slot of the emptier candidate set. If both sets are full, the slot of the
-    /// key that owes least.
+    /// Chooses the slot for a new key: a free slot in the emptier candidate set. If both sets are full, the slot whose
+    /// key owes least.
     pub(super) fn choose_slot<R: Rule>(
         &self,
         rule: &R,
@@ -34,11 +34,11 @@ impl SetAssociativeTable {
         let [a, b] = candidates.sets;
         let a = self.least_of(rule, a, now);
         let b = self.least_of(rule, b, now);
-        // More free slots first; of two full sets, the set with the least debt.
+        // More free slots first; between two full sets, the set with the least debt.
         if (b.free, a.size) > (a.free, b.size) { b } else { a }
     }
 
-    /// Returns the first free slot of a set. If the set is full, the slot of the key that owes least.
+    /// Returns the first free slot in a set. If the set is full, the slot whose key owes least.
     fn least_of<R: Rule>(&self, rule: &R, set: usize, now: R::Now) -> InsertTarget<'_, R::Now> {
         let mut least = None::<InsertTarget<'_, R::Now>>;
         let mut free = 0;
@@ -46,7 +46,7 @@ impl SetAssociativeTable {
             let (word, epochs, at) = self.read(rule, set, slot, now);
             let size = rule.size(rule.owed(word, rule.local(at, word.tag())));
             free += usize::from(size == 0);
-            // Not by an iterator's `min_by_key`, which moves a whole target per slot.
+            // An iterator's `min_by_key` would move a whole target per slot.
             if least.is_none_or(|least| size < least.size) {
                 least = Some(InsertTarget { set, slot, word, epochs, at, size, free: 0 });
             }

@@ -8,21 +8,21 @@ use super::slots::Slot;
 use super::word::{Tag, Word};
 
 impl SetAssociativeTable {
-    /// Refunds the part of a charge that is still owed: see [`Rule::refunded`].
+    /// Refunds the part of a charge that is still owed, as [`Rule::refunded`] does.
     pub(in crate::store::memory) fn refund<R: Rule>(&self, rule: &R, hash: u64, cost: u64, charged: u64, now: R::Now) {
         self.lower(rule, hash, now, |debt, now| rule.refunded(debt, cost, charged, now));
     }
 
-    /// Clears the debt of a key, in its overflow slot as well.
+    /// Clears a key's debt, in its overflow slot as well.
     pub(in crate::store::memory) fn reset<R: Rule>(&self, rule: &R, hash: u64, now: R::Now) {
-        // The overflow slot first: in the other order, a thread that inserts the key in between would charge it with
-        // the debt that the slot still holds.
+        // The overflow slot first, because in the other order, a thread that inserts the key in between would charge it
+        // with the debt that the slot still holds.
         self.lower_overflow(rule, Tag::from_hash(hash), now, |_, now| rule.nothing(now));
         self.lower(rule, hash, now, |_, now| rule.nothing(now));
     }
 
-    /// Replaces the debt of a key by the debt that `lessen` returns. If the key is not in the table, this is the debt
-    /// that it inherits, or the debt of its overflow slot.
+    /// Replaces a key's debt by the debt that `lessen` returns. If the key is not in the table, this is its inherited
+    /// debt, or the debt in its overflow slot.
     fn lower<R: Rule>(&self, rule: &R, hash: u64, now: R::Now, lessen: impl Fn(R::Debt, R::Now) -> R::Debt) {
         let candidates = self.candidates(hash);
         let tag = candidates.tag;
@@ -33,7 +33,7 @@ impl SetAssociativeTable {
         }
     }
 
-    /// Lowers the debt of a key that was not found.
+    /// Lowers the debt that a key has if it was not found.
     #[cold]
     fn lower_beside<R: Rule>(
         &self,
@@ -74,14 +74,14 @@ impl SetAssociativeTable {
             let at = rule.local(at, owner.key_tag);
             let debt = rule.owed(word, at);
             let left = lessen(debt, at);
-            // The word is another key's by now: this key was evicted, or paid and cleared, since it was found, and owes
-            // nothing.
+            // The word is another key's by now, so this key was evicted, or paid and cleared, since it was found, and
+            // owes nothing.
             if !word.is(owner.word_tag) || rule.size(left) == rule.size(debt) {
                 return;
             }
             let stamp = rule.stamp(left, at);
-            // From the very word that was lowered: otherwise a charge that another thread makes meanwhile would be
-            // lost.
+            // Replaces only the very word that was lowered, because otherwise a charge that another thread makes
+            // meanwhile would be lost.
             if slot.replace(word, Word::new(owner.word_tag, stamp)).is_ok() {
                 validate(rule, slot, self.page(set), owner.word_tag, stamp, epochs);
                 return;

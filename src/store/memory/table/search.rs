@@ -12,15 +12,15 @@ pub(super) struct CandidateSets {
     pub(super) sets: [usize; 2],
 }
 
-/// How keys are spread over the sets of a table, of words or of states behind locks, and over the sets of the copies of
-/// their debts. The secret of their hashes is handed on with the copies.
+/// How keys are spread over a table's sets, with words or with states behind locks, and over the sets in the copies of
+/// their debts. The secret for their hashes is handed on with the copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct Geometry {
     sets: usize,
 }
 
 impl Geometry {
-    /// Returns the geometry of a table with slots for `keys` keys at half load.
+    /// Returns the geometry for a table with slots for `keys` keys at half load.
     pub(in crate::store::memory) fn of(keys: usize) -> Self {
         Self { sets: keys.saturating_mul(2).div_ceil(SLOTS_PER_SET).max(2) }
     }
@@ -45,9 +45,9 @@ impl Geometry {
 
     /// Returns the sets in which a key may be.
     ///
-    /// The first is drawn from the upper half of the hash, the tag from the lower 28 bits, and the second from the
-    /// first and the tag. So no bit is used twice, and two keys have the same tag and a set in common with a
-    /// probability of 2^-28 per slot.
+    /// The first is drawn from the hash's upper half, the tag from the lower 28 bits, and the second from the first and
+    /// the tag. So no bit is used twice, and two keys have the same tag and a set in common with a probability of 2^-28
+    /// per slot.
     pub(in crate::store::memory) const fn candidate_sets(self, hash: u64) -> [usize; 2] {
         let first = first_candidate(self.sets, hash);
         [first, second_candidate(self.sets, first, Tag::from_hash(hash))]
@@ -70,7 +70,7 @@ impl SetAssociativeTable {
         CandidateSets { tag: Tag::from_hash(hash), sets: self.geometry.candidate_sets(hash) }
     }
 
-    /// Searches both candidate sets; returns the set and the slot that the key is in.
+    /// Searches both candidate sets. Returns the set and the slot that the key is in.
     pub(super) fn find(&self, candidates: &CandidateSets) -> Option<(usize, Slot<'_>)> {
         candidates.sets.into_iter().find_map(|set| self.find_in(set, candidates.tag).map(|(slot, _)| (set, slot)))
     }
@@ -84,7 +84,7 @@ impl SetAssociativeTable {
 
 #[cfg(all(test, sluice_loom))]
 impl SetAssociativeTable {
-    /// Returns in how many slots a key is.
+    /// Returns how many slots a key is in.
     pub(in crate::store::memory) fn copies(&self, hash: u64) -> usize {
         let candidates = self.candidates(hash);
         let slots = candidates.sets.into_iter().flat_map(|set| self.slots.in_set(set));

@@ -11,7 +11,7 @@ use crate::values::{Decision, Quota};
 
 const EPOCH: u64 = 1 << EPOCH_BITS;
 
-/// A table with the one quota that all threads judge by.
+/// A table with the one quota by which all threads judge.
 struct Buckets {
     table: SetAssociativeTable,
     bucket: TickBucket,
@@ -50,7 +50,7 @@ fn ask(table: &Buckets, read: u64, really: u64) -> bool {
 
 /// Ten thousand keys at half load are 40 pages, and a page to spare. Each has an epoch, and the table 256 locks.
 #[test]
-fn a_table_is_as_large_as_its_slots_epochs_and_locks() {
+fn size_is_slots_epochs_and_locks() {
     let [full, shared] = [WhenFull::Reject, WhenFull::Overflow]
         .map(|when_full| SetAssociativeTable::new(10_000, when_full).size_in_bytes());
     assert_eq!(full, 41 * 4_096 + 40 * 8 + 256 * 64);
@@ -60,7 +60,7 @@ fn a_table_is_as_large_as_its_slots_epochs_and_locks() {
 /// A thread reads the clock, sleeps for some epochs, and then finds a debt that was made meanwhile. By the thread's own
 /// time, that debt is so far ahead that it looks long paid.
 #[test]
-fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
+fn late_threads_judge_by_the_latest_reading() {
     for sleep in [1, 2, 4, 8, 9, 12, 15, 16, 17, 40] {
         let table = table();
         let late = sleep * EPOCH;
@@ -78,10 +78,10 @@ fn a_thread_that_comes_late_judges_by_the_time_that_others_have_read() {
 
 /// The clock may be set back as far as it likes.
 #[test]
-fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
+fn a_clock_set_back_admits_no_more() {
     for back in [EPOCH / 2, EPOCH, 2 * EPOCH - 1, 2 * EPOCH, 3 * EPOCH, 7 * EPOCH, 9 * EPOCH, 20 * EPOCH] {
         let table = table();
-        // The end of an epoch: seen from the beginning of the one before, the debt is almost six epochs long.
+        // The end of an epoch, because seen from the beginning of the one before, the debt is almost six epochs long.
         let now = 21 * EPOCH - 1;
         assert!(ask(&table, now, now));
         assert!(!ask(&table, now - back, now - back), "{back} ticks");
@@ -96,7 +96,7 @@ fn a_clock_that_is_set_back_neither_hangs_nor_admits_more() {
 
 /// A debt that is owed for four epochs, met in each of them.
 #[test]
-fn debts_are_owed_from_epoch_to_epoch() {
+fn debts_are_owed_across_epochs() {
     for step in [1, 2, 3, 4] {
         let table = table();
         assert!(ask(&table, 5, 5));
@@ -116,7 +116,7 @@ fn debts_are_owed_from_epoch_to_epoch() {
 /// A thread finds a page during its sweep, after a long time: words that are not cleared yet may look like debts, and
 /// charges that are made before the sweep ends would be cleared, too.
 #[test]
-fn a_sweep_that_has_begun_is_finished_first() {
+fn a_begun_sweep_is_finished_first() {
     for sleep in [2, 4, 5, 9, 10, 12, 15, 16, 40] {
         let table = Buckets::new(&Quota::per_day(1).burst(2), 64, WhenFull::EvictLeast);
         assert!(ask(&table, 5, 5));
@@ -140,10 +140,10 @@ fn a_sweep_that_has_begun_is_finished_first() {
     }
 }
 
-/// A thread reads the clock, and sleeps before it searches its key. The absence of the key is no evidence about the
-/// time that the thread has read.
+/// A thread reads the clock, and sleeps before it searches its key. The key's absence says nothing about the time that
+/// the thread has read.
 #[test]
-fn a_key_that_is_not_found_is_charged_as_of_now() {
+fn missing_keys_are_charged_as_of_now() {
     let table = table();
     let decision = table.check(7, 1, Tick::from_count(5), || Tick::from_count(EPOCH / 2));
     let PaidAt { tick, .. } = decision.receipt().read().unwrap();
@@ -154,7 +154,7 @@ fn a_key_that_is_not_found_is_charged_as_of_now() {
 
 /// A thread reads the clock, and sleeps until the overflow slot has been charged by others, and cleared.
 #[test]
-fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
+fn cleared_overflow_slots_charge_as_of_now() {
     let table = Buckets::new(&Quota::per_day(1).burst(64), 64, WhenFull::Overflow);
     table.ensure_swept(&table.bucket, (table.pages.len() - 1) * SETS_PER_PAGE, Tick::from_count(EPOCH + 7));
     let Judged { at, .. } = table.charge_overflow(&table.bucket, Tag::from_hash(7), Tick::from_count(5), 1);
@@ -165,7 +165,7 @@ fn an_overflow_slot_that_was_cleared_is_not_charged_as_of_before() {
 }
 
 #[test]
-fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
+fn warns_before_a_key_is_lost() {
     const CAPACITY: u32 = 100_000;
     let table = Buckets::new(&Quota::per_day(1), CAPACITY as usize, WhenFull::EvictLeast);
     let arrive = |n: u32| {
@@ -182,10 +182,10 @@ fn warns_beyond_its_capacity_and_before_a_key_is_lost() {
     assert_eq!(table.occupancy.evicted(), 0);
 }
 
-/// A thread sleeps between search and write: the page has been swept, and the word that it writes then must not look
-/// like a debt sixteen epochs later.
+/// A thread sleeps between search and write. The page has been swept, so its word must not look like a debt sixteen
+/// epochs later.
 #[test]
-fn a_word_that_is_written_late_is_taken_back() {
+fn a_late_word_is_taken_back() {
     let table = table();
     let candidates = table.candidates(7);
     let set = candidates.sets[0];

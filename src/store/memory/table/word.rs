@@ -1,4 +1,4 @@
-//! The bits of a slot.
+//! The bits in a slot.
 
 /// The word that a [`SetAssociativeTable`](super::SetAssociativeTable) keeps for a key:
 ///
@@ -17,17 +17,17 @@ pub(in crate::store::memory) struct Word(u64);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct Tag(u64);
 
-/// The bits that a [`Rule`](super::rule::Rule) has for the debt of a key.
+/// The bits that a [`Rule`](super::rule::Rule) has for a key's debt.
 pub(in crate::store::memory) const PAYLOAD_BITS: u32 = 36;
 const PAYLOAD_MASK: u64 = (1 << PAYLOAD_BITS) - 1;
 
-/// The number of groups into which keys are drawn, by their tags. The keys of one group share an overflow slot when a
+/// The number of groups into which keys are drawn, by their tags. The keys in one group share an overflow slot when a
 /// table is full, and have the same [phase](crate::algorithm::Algorithm::phase), so that the state in that slot means
-/// the same to all of them.
+/// the same to all.
 pub(in crate::store::memory) const GROUPS: u64 = 512;
 
 impl Tag {
-    /// Makes a tag of the lower 28 bits of a hash.
+    /// Makes a tag from a hash's lower 28 bits.
     pub(in crate::store::memory) const fn from_hash(hash: u64) -> Self {
         let bits = hash & (u64::MAX >> PAYLOAD_BITS);
         Self(if bits == 0 { 1 } else { bits })
@@ -63,7 +63,7 @@ impl Tag {
 impl Word {
     pub(super) const EMPTY: Self = Self(0);
 
-    /// Makes a word of a key's tag and the lower 36 bits of `payload`.
+    /// Makes a word from a key's tag and the lower 36 bits in `payload`.
     pub(super) const fn new(tag: Tag, payload: u64) -> Self {
         Self(tag.0 << PAYLOAD_BITS | payload & PAYLOAD_MASK)
     }

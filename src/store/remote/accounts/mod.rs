@@ -1,8 +1,8 @@
 //! [`Accounts`]: units that were bought, on a server.
 //!
-//! The trait has one method, which does an [`AccountStep`] on the account of a key. A server that runs scripts does it
-//! in one call. Over [`Records`](super::Records), which are only swapped, `over_records` does it, by the bytes of
-//! `record`.
+//! The trait has one method, which does an [`AccountStep`] on a key's account. A server that runs scripts does it in
+//! one call. Over [`Records`](super::Records), which can only be swapped, `over_records` does it, by the bytes that
+//! `record` defines.
 
 mod over_records;
 mod record;
@@ -22,30 +22,30 @@ use crate::values::{LimiterError, PartitionKey};
 
 pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 
-/// A server that keeps accounts: the lots of each key, and what it owes.
+/// A server that keeps accounts: each key's lots, and the units that it owes.
 ///
-/// [`SharedBalance`](crate::SharedBalance) is a limiter over any of them. All [`Records`](super::Records) are accounts,
-/// so implement this only for a server that can do a whole step by itself, as a script does.
+/// [`SharedBalance`](crate::SharedBalance) is a limiter over any such server. All [`Records`](super::Records) are
+/// accounts, so implement this only for a server that can do a whole step by itself, as a script does.
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) does one step, whichever process asks for it: as [`Balance`](crate::Balance) describes
-///   lots, their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock are
-///   removed.
-/// - A step with a [`Reference`] is done once while the reference is known, however often it is asked for, and whatever
-///   its units are: for seven days, and for a credit as long as its units can be used. A step that is not done leaves
-///   no reference.
+/// - [`apply`](Self::apply) does one step atomically, whatever process asks for it, as [`Balance`](crate::Balance)
+///   describes lots, their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock
+///   are removed.
+/// - A step with a [`Reference`] is idempotent while the reference is known, even if it is repeated with other units. A
+///   reference is known for seven days, and for a credit as long as its units can be used. A step that is not done
+///   leaves no reference.
 /// - A key has at most 64 lots after a credit, and has or owes at most [`Quota::MAX_UNITS`](crate::Quota::MAX_UNITS).
 /// - A failure is an error. A step that failed may have been done, and is not sent again.
-/// - It returns before the deadline, also if the server does not answer.
+/// - It returns before the deadline, even if the server does not answer.
 ///
 /// `testing::check_accounts` (feature `test-util`) tests yours.
 pub trait Accounts: Server {
-    /// Does a step on the account of a key.
+    /// Does a step on a key's account.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or keeps something else under the name. Then the step may have been done.
+    /// If the server does not answer, or keeps something else under the name. Then the step may have been done.
     fn apply(
         &self,
         key: &RemoteKey<'_>,
@@ -53,14 +53,14 @@ pub trait Accounts: Server {
         limits: CallLimits,
     ) -> impl Future<Output = Result<AccountReply, LimiterError>> + Send;
 
-    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
-    /// none, and each process has its own.
+    /// Returns the records in which processes share their rejections and reports. By default `None`, and each process
+    /// has its own.
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
         None
     }
 }
 
-/// A change of the account of a key.
+/// A change to a key's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AccountStep {
@@ -68,29 +68,29 @@ pub enum AccountStep {
     Take {
         /// The units.
         units: u64,
-        /// What to do if the key has fewer.
+        /// How to proceed if the key has fewer.
         shortfall: Shortfall,
-        /// What the units were used for. Only with [`Shortfall::Owed`].
+        /// The purpose for which the units were used. Only with [`Shortfall::Owed`].
         reference: Option<Reference>,
     },
-    /// Gives back units of a charge: to the lot that was charged last, up to what it has paid, and the others to the
-    /// lot that was charged first. Units of a lot that has expired meanwhile are gone.
+    /// Gives back units from a charge: to the lot that was charged last, up to the amount that it has paid, and the
+    /// others to the lot that was charged first. Units from a lot that has expired meanwhile are gone.
     GiveBack {
-        /// The units; as many as were charged at most.
+        /// The units, at most the number that was charged.
         units: u64,
         /// The lots that have paid the charge.
         paid: Paid,
     },
-    /// Adds a lot, after what the key owes is paid.
+    /// Adds a lot, after the key's debt is paid.
     Credit {
         /// The units.
         units: u64,
         /// When they expire.
         expiry: CreditExpiry,
-        /// What the units are for.
+        /// The purpose of the units.
         reference: Option<Reference>,
     },
-    /// Forgives what the key owes. Its lots stay.
+    /// Forgives the key's debt. Its lots stay.
     Forgive,
 }
 
@@ -107,42 +107,42 @@ impl AccountStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct AccountReply {
-    /// What was done.
+    /// The action that was done.
     pub done: AccountDone,
-    /// The units that the key has afterwards; zero if it owes something.
+    /// The units that the key has afterwards, zero if it owes something.
     pub left: u64,
-    /// The units that a [`Take`](AccountStep::Take) has taken. Without what the key owes for it.
+    /// The units that a [`Take`](AccountStep::Take) has taken. Excludes the part that the key owes for it.
     pub taken: u64,
-    /// The lots that they came from, if any were taken.
+    /// The lots that paid for them, if any were taken.
     pub paid: Option<Paid>,
-    /// The end of the time for which the lots before a [`Take`](AccountStep::Take) would have sufficed for its units:
-    /// later lots pay for those that expire before. [`Expiry::NEVER`] if they do not suffice, and after other steps.
+    /// How long the lots before a [`Take`](AccountStep::Take) would have sufficed for its units, if later lots pay for
+    /// those that expire before. [`Expiry::NEVER`] if they do not suffice, and after other steps.
     pub suffices_until: Expiry,
-    /// The time of the server.
+    /// The server's time.
     pub now: Timestamp,
 }
 
-/// What became of an [`AccountStep`].
+/// The result of an [`AccountStep`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "a server says one of these")]
 pub enum AccountDone {
     /// Nothing was taken, since the key has fewer units, or since there were none to take.
     Nothing,
-    /// The step.
+    /// The step was done.
     Step,
-    /// Nothing, since the reference is known.
+    /// Nothing was done, since the reference is known.
     Repeated,
-    /// Nothing, since no account may be so.
+    /// Nothing was done, since the account would exceed its bounds.
     Unfit(Unfit),
 }
 
-/// The reference of a credit or of a charge by hand: a hash, which differs for credits and charges, and which is known
-/// for one key.
+/// The reference for a credit or for a charge by hand: a hash, which differs for credits and charges, and which is
+/// known for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Reference(KeyTag);
 
 impl Reference {
-    /// The reference of a charge by hand.
+    /// The reference for a charge by hand.
     pub(crate) fn of_charge(tags: &Tags, reference: &str) -> Self {
         Self::new(tags, "charge", reference)
     }
@@ -151,7 +151,7 @@ impl Reference {
         Self(tags.of(&PartitionKey::from_parts([kind, reference])))
     }
 
-    /// Returns its hash, as of a [key](RemoteKey::tag).
+    /// Returns its hash, like a [key's](RemoteKey::tag).
     #[must_use]
     pub const fn tag(&self) -> KeyTag {
         self.0
@@ -159,12 +159,12 @@ impl Reference {
 }
 
 impl LimiterKeys {
-    /// The reference of a credit.
+    /// The reference for a credit.
     pub(crate) fn credited(&self, reference: &str) -> Reference {
         Reference::new(self.tags(), "credit", reference)
     }
 
-    /// The reference of a charge by hand.
+    /// The reference for a charge by hand.
     pub(crate) fn charged(&self, reference: &str) -> Reference {
         Reference::of_charge(self.tags(), reference)
     }

@@ -1,20 +1,22 @@
 //! Accounts over [`Records`], which are swapped one at a time.
 //!
-//! A step without a reference reads the record of the account, and swaps it. A step with one must be done once, also if
-//! a process is killed between two calls, and two records cannot be swapped at once. So an entry does this:
+//! A step without a reference reads the account's record, and swaps it. A step with a reference must be done once, even
+//! if a process is killed between two calls, and two records cannot be swapped at once. So the process that enters it
+//! takes these steps:
 //!
 //! 1. It reads the account.
-//! 2. It reads the record of the reference, after the account. If either knows the reference, nothing is done.
-//! 3. It swaps the account: for one with the units of the step and the reference, in the same value.
-//! 4. It writes the record of the reference.
-//! 5. It swaps the account once more, for one without the reference. If that fails, a later entry does it.
+//! 2. It reads the reference's record, after the account. If either knows the reference, nothing is done.
+//! 3. It swaps the account for a value that has both the step's units and the reference.
+//! 4. It writes the reference's record.
+//! 5. It swaps the account once more, for a value without the reference. If that fails, a later entry does it.
 //!
-//! A reference is entered once, since of two entries the second swap of step 3 fails, unless it has read the account
-//! after the first: and then it finds the reference in the account, or it was taken out, and its record was written
-//! before, which step 2 reads. This needs that no value of an account ever comes back, for which it has a number.
+//! A reference is entered once. If two processes enter it, the second swap in step 3 fails, unless its process has read
+//! the account after the first swap: then it finds the reference in the account, or it was taken out, and its record
+//! was written before, which step 2 reads. This needs a guarantee that an account never has the same value twice, for
+//! which it has a number.
 //!
-//! The test `tests::interleavings` tries all orders of the calls of two entries, with crashes and answers that are
-//! lost.
+//! The test `tests::interleavings` tries all orders in which two entries' calls can arrive, with crashes and lost
+//! answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,15 +31,15 @@ use crate::store::remote::records::{Record, Records};
 use crate::values::time::Timestamp;
 use crate::values::{Expiry, LimiterError};
 
-/// How many open references an entry finishes if there are [`MOST_OPEN`].
+/// The number of open references that an entry finishes if there are [`MOST_OPEN`].
 const FINISHED: usize = 2;
 
-/// The letters of the records of an account and of a reference.
+/// The letters for the records of an account and of a reference.
 const ACCOUNT: char = 'l';
 
 const REFERENCE: char = 'h';
 
-/// The value of a reference's record, which has no content.
+/// The value in a reference's record, which has no content.
 const KNOWN: &[u8] = &[1];
 
 impl<R: Records> Accounts for R {
@@ -48,7 +50,7 @@ impl<R: Records> Accounts for R {
         limits: CallLimits,
     ) -> Result<AccountReply, LimiterError> {
         let name = key.record(ACCOUNT);
-        // Requests of this process for one key would only be faster than each other.
+        // If this process sent requests for one key at once, they would only make each other's swap fail.
         let _turn = key.turns().take_in_half(&name, limits.deadline).await.map_err(|reason| self.gave_up(reason))?;
         Entering { records: self, key: *key, limits }.apply(&name, step).await
     }
@@ -108,8 +110,8 @@ impl<R: Records> Entering<'_, R> {
         Ok(self.records.read(&self.reference(reference), self.limits).await?.value.is_some())
     }
 
-    /// Finishes the oldest references of an account that has as many open ones as it may. They are taken out of the
-    /// value that is written next.
+    /// Finishes the oldest references in an account that has [`MOST_OPEN`]. They are taken out of the value that is
+    /// written next.
     async fn make_room(&self, record: &mut AccountRecord, now: Timestamp) -> Result<(), LimiterError> {
         if record.open().len() < MOST_OPEN {
             return Ok(());
@@ -122,17 +124,17 @@ impl<R: Records> Entering<'_, R> {
         Ok(())
     }
 
-    /// Writes the record of a reference that is in the account.
+    /// Writes the record for a reference that is in the account.
     async fn write_reference(&self, open: Open, now: Timestamp) -> Result<(), LimiterError> {
         let lifetime =
             if open.until == Expiry::NEVER.instant() { Duration::MAX } else { open.until.saturating_since(now) };
         let name = self.reference(open.reference);
-        // If there is one, another entry has finished this one.
+        // If there is one, another process has finished this entry.
         self.records.swap(&name, None, Some(KNOWN), lifetime, self.limits).await.map(drop)
     }
 
-    /// Writes the record of a reference that is in the account, whose value is this, and takes it out of the account. A
-    /// failure is no error: the reference stays in the account, where each entry finds it.
+    /// Writes the record for a reference that is in the account with this value, and takes the reference out. A failure
+    /// is ignored, because the reference stays in the account, where each entry finds it.
     async fn settle(&self, name: &str, value: Option<Vec<u8>>, mut record: AccountRecord, open: Open, now: Timestamp) {
         if self.write_reference(open, now).await.is_err() {
             return;

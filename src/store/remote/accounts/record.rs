@@ -1,4 +1,4 @@
-//! [`AccountRecord`]: an account as the value of a record.
+//! [`AccountRecord`]: an account as a record's value.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::values::account::{Account, Lot};
 use crate::values::time::Timestamp;
 use crate::values::{Expiry, Paid, REFERENCE_KEPT, Shortfall};
 
-/// The account of a key, and the references that were entered with it and may have no record of their own yet.
+/// A key's account, and the references that were entered with it and may not have their own record yet.
 ///
-/// Its bytes, with numbers in big-endian:
+/// Its bytes, with numbers in big-endian order:
 ///
 /// | bytes | |
 /// |--:|---|
@@ -30,7 +30,7 @@ pub(super) struct AccountRecord {
     open: Vec<Open>,
 }
 
-/// A reference that was entered, and that may have no record of its own yet.
+/// A reference that was entered, and that may not have its own record yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Open {
     pub(super) reference: Reference,
@@ -39,16 +39,16 @@ pub(super) struct Open {
 
 const VERSION: u8 = 1;
 
-/// If so many references are open, an entry finishes two of them first. So there are never more, and each entry is
+/// If this many references are open, an entry finishes two of them first, so there are never more, and each entry is
 /// bounded.
 pub(super) const MOST_OPEN: usize = 4;
 
-/// For how long an account is kept that has nothing: far longer than any request takes. A record that is deleted while
-/// a request is between its read and its swap would come back as one that has not changed.
+/// How long an empty account is kept: far longer than any request takes. If a record were deleted while a request is
+/// between its read and its swap, it would come back as one that has not changed.
 const KEPT_EMPTY: Duration = Duration::from_secs(3_600);
 
 impl AccountRecord {
-    /// Reads the value of a record, without what has expired. `None` if it is no account.
+    /// Reads a record's value, without the parts that have expired. `None` if it isn't an account.
     pub(super) fn read(value: Option<&[u8]>, now: Timestamp) -> Option<Self> {
         let mut record = match value {
             Some(bytes) => Self::from_bytes(bytes)?,
@@ -97,7 +97,8 @@ impl AccountRecord {
         bytes
     }
 
-    /// The next value of the record, and how long it is kept: as long as it has units, owes any, or knows a reference.
+    /// The record's next value, and how long it is kept: until [`KEPT_EMPTY`] after its units expire and its references
+    /// are forgotten, and forever while it owes units.
     pub(super) fn next(&mut self, now: Timestamp) -> (Vec<u8>, Duration) {
         self.number = self.number.saturating_add(1);
         let last = self.account.lots().last().map_or(now, |lot| lot.expiry.instant());
@@ -116,17 +117,17 @@ impl AccountRecord {
         &self.open
     }
 
-    /// The entry of this reference, if it is open.
+    /// The entry for this reference, if it is open.
     pub(super) fn find(&self, reference: Reference) -> Option<Open> {
         self.open.iter().copied().find(|open| open.reference == reference)
     }
 
-    /// Forgets a reference that has a record of its own.
+    /// Forgets a reference that has its own record.
     pub(super) fn finish(&mut self, reference: Reference) {
         self.open.retain(|open| open.reference != reference);
     }
 
-    /// Does a step. Returns the outcome, and whether anything has changed. A reference is open then.
+    /// Does a step. Returns the outcome, and whether anything has changed. A step with a reference leaves it open.
     pub(super) fn apply(&mut self, step: AccountStep, now: Timestamp) -> (AccountReply, bool) {
         let before = self.account.clone();
         let reply = step_on(&mut self.account, step, now);
@@ -142,7 +143,7 @@ impl AccountRecord {
     }
 }
 
-/// The reference of a step at `now`, and until when it is known.
+/// The step's reference at `now`, and until when it is known.
 fn opens(step: AccountStep, now: Timestamp) -> Option<Open> {
     let until = match step {
         AccountStep::Credit { expiry, .. } => expiry.reference_until(now),
@@ -151,7 +152,7 @@ fn opens(step: AccountStep, now: Timestamp) -> Option<Open> {
     step.reference().map(|reference| Open { reference, until })
 }
 
-/// Does a step on an account without lots that have expired.
+/// Does a step on an account from which expired lots were removed.
 fn step_on(account: &mut Account, step: AccountStep, now: Timestamp) -> AccountReply {
     let mut reply =
         AccountReply { done: AccountDone::Step, left: 0, taken: 0, paid: None, suffices_until: Expiry::NEVER, now };

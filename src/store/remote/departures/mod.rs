@@ -1,6 +1,6 @@
-//! [`Departures`]: the departure times of queues that processes share.
+//! [`Departures`]: the departure times for queues that processes share.
 //!
-//! - `timeline` has the two steps that change the reservations of a key, without a server.
+//! - `timeline` has the two steps that change a key's reservations, without a server.
 //! - `records` makes them on any server that keeps [`Records`](super::Records).
 
 mod records;
@@ -24,19 +24,19 @@ use crate::values::time::Timestamp;
 pub(super) use self::records::Line;
 pub use self::timeline::{Arrival, DepartureTerms, Timeline};
 
-/// A server that keeps the departure times of a [`SharedQueue`](crate::SharedQueue): each key of the queue has a
+/// A server that keeps the departure times for a [`SharedQueue`](crate::SharedQueue): each key in the queue has a
 /// [`Timeline`].
 ///
-/// Every server of [`Records`](super::Records) does, and needs nothing more. Implement this one for a server that makes
-/// a reservation by itself, in one call: by a script, or by a function in a database.
+/// Every server with [`Records`](super::Records) implements this, and needs nothing more. Implement this trait for a
+/// server that makes a reservation by itself, in one call: by a script, or by a database function.
 ///
 /// # Contract
 ///
-/// - Both steps are atomic, whichever process makes them: [`Timeline::reserve`] and [`Timeline::give_back`], at the
-///   time of the server, on the timeline [as of](Timeline::as_of) that time.
+/// - Both steps are atomic, even across processes: [`Timeline::reserve`] and [`Timeline::give_back`], at the server's
+///   time, on the timeline [as of](Timeline::as_of) that time.
 /// - A key is kept until its timeline ends, and may be forgotten then.
 /// - A failure is an error. A step that failed may have been made, and is not made again.
-/// - Both return before the deadline, also if the server does not answer.
+/// - Both return before the deadline, even if the server does not answer.
 ///
 /// `testing::check_departures` (feature `test-util`) tests yours.
 pub trait Departures: Server {
@@ -44,7 +44,7 @@ pub trait Departures: Server {
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or if the key holds something else.
+    /// If the server does not answer, or if the key holds something else.
     fn reserve(
         self: &Arc<Self>,
         key: &RemoteKey<'_>,
@@ -53,11 +53,11 @@ pub trait Departures: Server {
         limits: CallLimits,
     ) -> impl Future<Output = Result<Reserved, LimiterError>> + Send;
 
-    /// Gives back a reservation, of a length and up to an end in ticks. Returns whether something of it was left.
+    /// Gives back a reservation with a length and an end in ticks. Returns whether part of it was left.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or if the key holds something else. Then the reservation may stay.
+    /// If the server does not answer, or if the key holds something else. Then the reservation may stay.
     fn give_back(
         self: &Arc<Self>,
         key: &RemoteKey<'_>,
@@ -71,14 +71,14 @@ pub trait Departures: Server {
     ///
     /// # Errors
     ///
-    /// If it cannot: why, and what to do.
+    /// If it cannot. The error says why, and how to fix it.
     fn check_fit(&self, terms: &DepartureTerms) -> Result<(), Box<dyn Error + Send + Sync>> {
         let _ = terms;
         Ok(())
     }
 
-    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
-    /// none, and each process has its own.
+    /// Returns the records in which processes share their rejections and reports. By default `None`, and each process
+    /// has its own.
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
         None
     }
@@ -88,12 +88,12 @@ pub trait Departures: Server {
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct Reserved {
-    /// The time of the server.
+    /// The server's time.
     pub now: Timestamp,
-    /// An instant of this process at which the server's clock showed `now`, or more. The wait is counted from it.
+    /// An instant in this process at which the server's clock showed `now`, or more. The wait is counted from it.
     pub seen: Instant,
-    /// When the reservation ends, in ticks; `None` if there is none.
+    /// When the reservation ends, in ticks. `None` if there is no reservation.
     pub end: Option<u128>,
-    /// The timeline with it, as of `now`.
+    /// The timeline with it, at `now`.
     pub timeline: Timeline,
 }

@@ -1,4 +1,4 @@
-//! The departure times of a queue as records.
+//! A queue's departure times as records.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -21,19 +21,19 @@ use crate::util::undo::OnDrop;
 use crate::values::LimiterError;
 use crate::values::time::{Timestamp, duration_from_nanos};
 
-/// The letter of these records.
+/// The letter for these records.
 const KIND: char = 'q';
 
-/// The first byte of a record. Then come the number of the write, the ticks in a nanosecond, how far ahead the timeline
-/// may end in nanoseconds (8 bytes each, big-endian), the end of the timeline, and the begin and the end of each hole
-/// (16 bytes each): at most 2,089 bytes.
+/// A record's first byte. Then come the write's number, the ticks in a nanosecond, how far ahead the timeline may end
+/// in nanoseconds (8 bytes each, big-endian), the timeline's end, and each hole's begin and end (16 bytes each): at
+/// most 2,089 bytes.
 const VERSION: u8 = 1;
 
 const HEAD: usize = 25;
 
 pub(super) const MOST_BYTES: usize = HEAD + 16 * (1 + 2 * Timeline::MOST_HOLES);
 
-/// A key of a queue whose departure times are [`Records`].
+/// A key in a queue whose departure times are [`Records`].
 struct RecordQueue<R> {
     records: Arc<R>,
     line: Line,
@@ -42,11 +42,11 @@ struct RecordQueue<R> {
     terms: DepartureTerms,
 }
 
-/// The steps of this process that wait for the turn of their key, in one queue. Clones are the same line.
+/// This process's steps that wait for their key's turn, in one queue. Clones share the line.
 #[derive(Clone, Default)]
 pub(in crate::store::remote) struct Line(Arc<Lock<Lines>>);
 
-/// Those of each key, in the order in which they came.
+/// Each key's steps, in the order in which they came.
 #[derive(Default)]
 struct Lines {
     next: u64,
@@ -65,12 +65,12 @@ enum Asked {
     GiveBack { length: u128, end: u128, answer: Answer<bool> },
 }
 
-/// Fails if nobody waits for the answer any more.
+/// Fails if the caller does not wait for the answer any more.
 type Answer<T> = oneshot::Sender<Result<T, LimiterError>>;
 
 impl Asked {
-    /// Makes the step at `now`, the instant of the timeline. Returns the end of the reservation that was made or given
-    /// back, if any was.
+    /// Makes the step at `now`, the timeline's instant. Returns the end of the reservation that was made or given back,
+    /// if any.
     fn make(&self, timeline: &mut Timeline, now: u128) -> Option<u128> {
         match *self {
             Self::Reserve(_, ref answer) if answer.is_closed() => None,
@@ -95,9 +95,9 @@ impl Asked {
 /// A record that was read.
 pub(super) struct KeptTimeline {
     pub(super) timeline: Timeline,
-    /// The number of the write that wrote it, if it is there.
+    /// The number of the write that wrote it, if it exists.
     pub(super) written: u64,
-    /// Whether it ended too far ahead: the clock was set back.
+    /// Whether it ended too far ahead, because the clock was set back.
     pub(super) is_cut: bool,
 }
 
@@ -156,7 +156,7 @@ impl<R: Records> Departures for R {
 }
 
 impl Line {
-    /// How many steps wait for their turn.
+    /// Returns how many steps wait for their turn.
     #[cfg(all(test, not(sluice_loom)))]
     pub(super) fn waiting(&self) -> usize {
         self.0.lock().keys.values().map(BTreeMap::len).sum()
@@ -174,7 +174,8 @@ impl<R: Records> RecordQueue<R> {
         }
     }
 
-    /// Makes a step together with all that come to this process for this key before its turn: they share two calls.
+    /// Makes a step together with all that come to this process for this key before its turn, so that they share two
+    /// calls.
     async fn ask<T>(
         self,
         asked: Asked,
@@ -186,8 +187,8 @@ impl<R: Records> RecordQueue<R> {
         let (records, line, key) = (Arc::clone(&self.records), self.line.clone(), self.key);
         let unanswered = |_| Err(records.gave_up(GaveUp::Cancelled));
         let number = line.0.lock().join(key, Waiting { asked, deadline });
-        // A step whose caller gives up leaves the line, unless it is just made: then a reservation is given back, since
-        // nobody takes the answer.
+        // If a step's caller gives up, the step leaves the line, unless it is being made. Then its reservation is given
+        // back, since no caller takes the answer.
         let _leaves = OnDrop::new(|| line.0.lock().leave(key, number));
         tokio::select! {
             biased;
@@ -201,14 +202,14 @@ impl<R: Records> RecordQueue<R> {
         match timeout_at(deadline, &mut answered).await {
             Ok(answer) => answer.unwrap_or_else(unanswered),
             Err(_) => {
-                // From here on, nobody takes the answer.
+                // From here on, no caller takes the answer.
                 answered.close();
                 answered.try_recv().unwrap_or_else(|_| Err(records.gave_up(GaveUp::TimedOut)))
             }
         }
     }
 
-    /// Makes the steps of a group, and then of those that have come meanwhile, until there are none.
+    /// Makes a group's steps, and then those that have come meanwhile, until no step is left.
     async fn make_all(self, turn: Turn, mut group: Vec<Waiting>) {
         while !group.is_empty() {
             group = self.make(group).await;
@@ -217,7 +218,7 @@ impl<R: Records> RecordQueue<R> {
         drop(turn);
     }
 
-    /// Makes the steps of a group by one change, for as long as anyone waits for it. Returns the steps that give back
+    /// Makes a group's steps by one change, until the last deadline in the group. Returns the steps that give back
     /// reservations whose callers have left.
     async fn make(&self, group: Vec<Waiting>) -> Vec<Waiting> {
         let deadline = group.iter().map(|waiting| waiting.deadline).max().unwrap_or_else(Instant::now);
@@ -229,8 +230,8 @@ impl<R: Records> RecordQueue<R> {
             let mut is_changed = false;
             for Waiting { asked, .. } in &group {
                 let end = asked.make(&mut timeline, self.terms.ticks(now));
-                // The correction is written, too: otherwise the timeline would stay too long until the clock has caught
-                // up.
+                // The correction is written, too, because otherwise the timeline would stay too long until the clock
+                // has caught up.
                 is_changed |= end.is_some() || is_cut && asked.is_charge();
                 made.push((end, timeline.clone()));
             }
@@ -241,7 +242,7 @@ impl<R: Records> RecordQueue<R> {
                 Ok(Step::Leave(made))
             }
         };
-        // In the turn that the group has.
+        // In the group's turn.
         let changed = change(&*self.records, None, &self.name, deadline, step).await;
         let Changed { result: made, now } = match changed {
             Ok(changed) => changed,
@@ -265,14 +266,14 @@ impl<R: Records> RecordQueue<R> {
         unclaimed
     }
 
-    /// The step that gives back a reservation for which nobody waits.
+    /// Returns the step that gives back an unclaimed reservation.
     fn giving_back(&self, length: u128, end: u128) -> Waiting {
         let answer = oneshot::channel().0;
         Waiting { asked: Asked::GiveBack { length, end, answer }, deadline: deadline_of(&*self.records) }
     }
 }
 
-/// The bytes of a record.
+/// The bytes in a record.
 impl DepartureTerms {
     pub(super) fn read(&self, value: Option<&[u8]>, now: Timestamp) -> Result<KeptTimeline, LimiterError> {
         let Some(bytes) = value else {
@@ -299,7 +300,7 @@ impl DepartureTerms {
         let end = self.in_ticks(numbers.next()?, ticks, true);
         let mut holes = Vec::with_capacity(numbers.len() / 2);
         while let Some(begin) = numbers.next() {
-            // Holes become smaller by rounding, never larger.
+            // Rounding may make holes smaller, but never larger.
             holes.push([self.in_ticks(begin, ticks, true), self.in_ticks(numbers.next()?, ticks, false)]);
         }
         let timeline = Timeline::as_of(now, self, end, most_ahead, holes);
@@ -307,7 +308,7 @@ impl DepartureTerms {
         Some(KeptTimeline { timeline, written, is_cut })
     }
 
-    /// Converts an instant from other ticks: the time stays.
+    /// Converts an instant from other ticks. The time stays the same.
     fn in_ticks(&self, instant: u128, ticks: u64, rounded_up: bool) -> u128 {
         let own = self.quota().limit();
         if ticks == own {
@@ -319,14 +320,14 @@ impl DepartureTerms {
         (instant / ticks).saturating_mul(own).saturating_add(rest)
     }
 
-    /// Returns the new record, or none if no time is reserved any more; and its lifetime.
+    /// Returns the new record, or `None` if no time is reserved any more, and its lifetime.
     pub(super) fn write(&self, timeline: &Timeline, written: u64, now: Timestamp) -> (Option<Vec<u8>>, Duration) {
         let ahead = timeline.end().saturating_sub(self.ticks(now));
         if ahead == 0 {
             return (None, Duration::ZERO);
         }
         let ticks = self.quota().limit();
-        // A record that was forgotten or deleted begins anew at a number that no write before it has had.
+        // A record that was forgotten or deleted begins again at a number higher than any write before it.
         let number = written.saturating_add(1).max(now.as_nanos());
         let most_ahead = timeline.most_ahead().div_ceil(ticks.into());
         let mut bytes = Vec::with_capacity(HEAD + 16 * 3);

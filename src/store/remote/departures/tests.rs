@@ -1,4 +1,4 @@
-//! The steps against a list of reservations, and the bytes of records.
+//! Checks the steps against a list of reservations, and the bytes in records.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::store::remote::{Record, Records};
 use crate::testing::Random;
 use crate::values::{PartitionKey, Quota};
 
-/// An interval, in ticks of a quota per second.
+/// An interval, in ticks for a quota per second.
 const INTERVAL: u128 = 1_000_000_000;
 
 /// In nanoseconds.
@@ -39,7 +39,7 @@ impl Naive {
         Some(end)
     }
 
-    /// The free stretches between `now` and the last reservation.
+    /// Returns the free stretches between `now` and the last reservation.
     fn holes(&self, now: u128) -> Vec<[u128; 2]> {
         let mut free_from = now;
         let mut holes = Vec::new();
@@ -57,8 +57,8 @@ fn at(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Each step begins with the bytes that the one before it has left. Some are made by a process whose bounds are smaller
-/// than what others have reserved.
+/// Each step begins with the bytes that the one before it has left. Some steps are made by a process with smaller
+/// bounds than the other processes' reservations.
 #[test]
 fn steps_on_records_match_a_naive_list() {
     let mut random = Random::of_trial(1);
@@ -127,9 +127,9 @@ fn a_timeline_keeps_64_holes() {
     assert_eq!(terms.read(record.as_deref(), at(START)).unwrap().timeline, timeline);
 }
 
-/// As when the quota is changed: departure times stay as they are, to the nanosecond.
+/// This happens when the quota is changed: departure times stay as they are, to the nanosecond.
 #[test]
-fn a_record_of_another_quota_keeps_its_times() {
+fn another_quotas_record_keeps_its_times() {
     let [three, seven] = [3, 7].map(|limit| DepartureTerms::new(Quota::per_second(limit), 1_000 * INTERVAL));
     let now = three.ticks(at(START));
     let mut timeline = Timeline::as_of(at(START), &three, 0, 0, []);
@@ -145,7 +145,8 @@ fn a_record_of_another_quota_keeps_its_times() {
     assert_eq!(read.timeline.holes().collect::<Vec<_>>(), [[converted(ends[0]), ends[1] * 7 / 3]]);
 }
 
-/// It comes from a clock that was set back. It is cut to the greatest bounds of the processes that have changed it.
+/// Its end comes from a clock that was set back. It is cut to the greatest bounds among the processes that have changed
+/// it.
 #[test]
 fn a_timeline_too_far_ahead_is_cut() {
     let [small, terms] = [1, 12].map(|most| DepartureTerms::new(Quota::per_second(3), most * INTERVAL));
@@ -168,14 +169,14 @@ fn a_timeline_too_far_ahead_is_cut() {
 }
 
 #[test]
-fn a_hole_that_has_passed_is_none() {
+fn holes_in_the_past_are_dropped() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
     let now = terms.ticks(at(START));
     let timeline = Timeline::as_of(at(START), &terms, now + 9, 0, [[now - 9, now], [now, now + 1]]);
     assert_eq!(timeline.holes().collect::<Vec<_>>(), [[now, now + 1]]);
 }
 
-/// Random bytes, and records with a byte that is wrong, are errors or timelines, and never panics.
+/// Random bytes, and records with a wrong byte, are errors or timelines, and never panics.
 #[test]
 fn foreign_bytes_are_errors() {
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
@@ -237,7 +238,7 @@ impl Server for SilentRecords {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callers_that_give_up_leave_the_line() {
+async fn callers_that_give_up_leave() {
     let (server, keys) = (Arc::new(SilentRecords), LimiterKeys::new(b"", "test"));
     let terms = DepartureTerms::new(Quota::per_second(3), 10 * INTERVAL);
     let key = keys.key(keys.tag(&PartitionKey::from("a")));

@@ -1,4 +1,4 @@
-//! [`Timeline`]: the time of a key that is reserved, and the two steps that change it.
+//! [`Timeline`]: the reserved time for a key, and the two steps that change it.
 
 use std::iter;
 
@@ -7,12 +7,12 @@ use smallvec::SmallVec;
 use crate::values::Quota;
 use crate::values::time::Timestamp;
 
-/// What a server has to know of a queue. Processes that share it may differ in these terms, such as during a
-/// deployment: then times stay as they are.
+/// The terms of a queue that its server has to know. Processes that share the queue may differ in these terms, such as
+/// during a deployment. Then times stay the same.
 ///
-/// Instants and lengths of a queue are numbers of *ticks*: the [limit](Quota::limit) of its quota is the number of
-/// ticks in a nanosecond, and instants count from the Unix epoch. So the time of one unit is a whole number of ticks,
-/// whatever the rate. All numbers of a quota stay below 2^118.
+/// A queue's instants and lengths are numbers of *ticks*: its quota's [limit](Quota::limit) is the number of ticks in a
+/// nanosecond, and instants count from the Unix epoch. So one unit takes a whole number of ticks, at any rate. All of a
+/// quota's numbers stay below 2^118.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DepartureTerms {
     quota: Quota,
@@ -23,21 +23,21 @@ pub struct DepartureTerms {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server reads all of it")]
 pub struct Arrival {
-    /// The length of the reservation, in ticks. Zero makes none, and only reads.
+    /// The reservation's length, in ticks. If it is zero, no reservation is made, and the step only reads.
     pub length: u128,
     /// The reservation ends at most this long after the arrival, in ticks, or is not made.
     pub reach: u128,
 }
 
-/// The reserved time of a key: everything up to an end, except for some holes, whose reservations were given back. In
-/// ticks, see [`DepartureTerms`].
+/// A key's reserved time: everything up to an end, except for some holes, whose reservations were given back. All
+/// numbers are in ticks, see [`DepartureTerms`].
 ///
-/// A timeline is as of an instant: nothing before it is reserved, and nothing before it can be.
+/// A timeline belongs to an instant: nothing before it is reserved, and nothing before it can be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     end: u128,
     most_ahead: u128,
-    /// In order. They do not touch each other, nor the end.
+    /// In order. They don't touch each other or the end.
     holes: SmallVec<[Hole; 2]>,
 }
 
@@ -48,7 +48,7 @@ struct Hole {
 }
 
 impl DepartureTerms {
-    /// The terms of a queue with this quota, in which no reservation ever ends more than `most_ahead` ticks after its
+    /// The terms for a queue with this quota, in which no reservation ever ends more than `most_ahead` ticks after its
     /// arrival.
     #[must_use]
     pub const fn new(quota: Quota, most_ahead: u128) -> Self {
@@ -60,7 +60,7 @@ impl DepartureTerms {
         &self.quota
     }
 
-    /// Returns how far ahead of its arrival a reservation of this process may end, in ticks.
+    /// Returns how far ahead of its arrival this process's reservations may end, in ticks.
     #[must_use]
     pub const fn most_ahead(&self) -> u128 {
         self.most_ahead
@@ -74,12 +74,12 @@ impl DepartureTerms {
 }
 
 impl Timeline {
-    /// The most holes that are kept. Beyond, those that pass first are lost.
+    /// The most holes that are kept. If there are more, those that pass first are lost.
     pub const MOST_HOLES: usize = 64;
 
-    /// Makes the timeline of a key from what its server keeps, as of `now`: the end, how far ahead it
-    /// [may be](Self::most_ahead), and the begin and the end of each hole, in order. All of it may be in the past, or
-    /// too far ahead; all zero if the server keeps nothing.
+    /// Makes a key's timeline from the numbers that its server keeps, at `now`: the end, how far ahead it [may
+    /// be](Self::most_ahead), and each hole's begin and end, in order. These may lie in the past, or too far ahead. All
+    /// are zero if the server keeps nothing.
     #[must_use]
     pub fn as_of(
         now: Timestamp,
@@ -90,9 +90,9 @@ impl Timeline {
     ) -> Self {
         let now = terms.ticks(now);
         let most_ahead = most_ahead.max(terms.most_ahead);
-        // While time goes forward, a timeline never ends later: the process of each reservation has raised the number.
-        // Without the number, a process with small bounds would cut off reservations that were made under greater
-        // ones, and give their time away again.
+        // While time goes forward, a timeline never ends later than `most_ahead` allows, because each process that
+        // makes a reservation has raised that number. Without the number, a process with small bounds would cut off
+        // reservations that were made under greater ones, and give their time away again.
         let end = end.clamp(now, now.saturating_add(most_ahead));
         let holes = holes.into_iter().map(|[begin, end]| Hole { begin: begin.max(now), end });
         Self { end, most_ahead, holes: holes.filter(|hole| hole.begin < hole.end && hole.end <= end).collect() }
@@ -104,20 +104,20 @@ impl Timeline {
         self.end
     }
 
-    /// Returns how far ahead of the present it may end, in ticks: the greatest
-    /// [`most_ahead`](DepartureTerms::most_ahead) of the processes that have changed it since it was empty. A timeline
-    /// that ends later is from before the clock was set back.
+    /// Returns how far ahead it may end, in ticks: the greatest [`most_ahead`](DepartureTerms::most_ahead) among the
+    /// processes that have changed it since it was empty. A timeline that ends later is from before the clock was set
+    /// back.
     #[must_use]
     pub const fn most_ahead(&self) -> u128 {
         self.most_ahead
     }
 
-    /// Returns the begin and the end of each hole, in order.
+    /// Returns each hole's begin and end, in order.
     pub fn holes(&self) -> impl Iterator<Item = [u128; 2]> + '_ {
         self.holes.iter().map(|hole| [hole.begin, hole.end])
     }
 
-    /// Returns when the next reservation of this length begins: in the first hole that is wide enough, or at the end.
+    /// Returns when the next reservation with this length begins: in the first hole that is wide enough, or at the end.
     #[must_use]
     pub fn first_fit(&self, length: u128) -> u128 {
         self.hole_for(length).map_or(self.end, |index| self.holes[index].begin)
@@ -127,8 +127,8 @@ impl Timeline {
         self.holes.iter().position(|hole| hole.begin.saturating_add(length) <= hole.end)
     }
 
-    /// Makes a reservation for a request that arrives at `now`, the instant of this timeline. Returns when it ends.
-    /// `None` if that would be out of its reach, or if it asks for none.
+    /// Makes a reservation for a request that arrives at `now`, this timeline's instant. Returns when it ends. Returns
+    /// `None` if that would be out of its reach, or if its length is zero.
     pub fn reserve(&mut self, now: u128, arrival: Arrival) -> Option<u128> {
         let Arrival { length, reach } = arrival;
         let hole = self.hole_for(length);
@@ -144,11 +144,11 @@ impl Timeline {
         Some(end)
     }
 
-    /// Gives back the reservation of this length that ends at `end`; at `now`, the instant of this timeline, part of it
-    /// may have passed. Returns whether something was left, and had not been given back before.
+    /// Gives back the reservation with this length that ends at `end`. At `now`, this timeline's instant, part of it
+    /// may have passed. Returns whether part of it was left, and had not been given back before.
     ///
-    /// The last reservation makes the timeline shorter. Any other leaves a hole, since those behind it know already
-    /// when to depart.
+    /// The last reservation makes the timeline shorter. Any other leaves a hole, since the waiters behind it already
+    /// know when to depart.
     pub fn give_back(&mut self, now: u128, length: u128, end: u128) -> bool {
         let mut hole = Hole { begin: end.saturating_sub(length).max(now), end };
         let is_free = |it: &Hole| it.begin < hole.end && hole.begin < it.end;
@@ -157,7 +157,7 @@ impl Timeline {
         }
         let next = self.holes.iter().position(|it| it.begin >= hole.end).unwrap_or(self.holes.len());
         let mut place = next;
-        // Neighbours become one.
+        // Adjacent holes are merged.
         if let Some(behind) = self.holes.get(next).filter(|it| it.begin == hole.end) {
             hole.end = behind.end;
             self.holes.remove(next);
@@ -178,7 +178,7 @@ impl Timeline {
         true
     }
 
-    /// Returns all instants: the end, and then the begin and the end of each hole.
+    /// Returns all instants: the end, and then each hole's begin and end.
     pub(super) fn instants(&self) -> impl Iterator<Item = u128> + '_ {
         iter::once(self.end).chain(self.holes.iter().flat_map(|hole| [hole.begin, hole.end]))
     }

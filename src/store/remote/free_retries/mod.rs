@@ -1,7 +1,7 @@
 //! [`RetryCharger`]: a request and its retries are charged once.
 //!
 //! `on_server` asks a server that decides on retries in the call that charges. Otherwise, `over_records` keeps the
-//! records of requests and the budgets of free retries as [`Records`](super::Records).
+//! request records and the budgets for free retries as [`Records`](super::Records).
 
 mod on_server;
 pub(crate) mod over_records;
@@ -21,7 +21,7 @@ use crate::algorithm::{Algorithm, TokenBucket};
 use crate::store::{MemoryStore, MemoryTable};
 use crate::values::{Answer, Ask, ChargingOnce, Decision, LimiterError, PartitionKey, Pending, Quota, Receipt, Retry};
 
-/// Charges each request of one limiter once, retries included.
+/// Charges each of one limiter's requests once, retries included.
 pub(super) struct RetryCharger<A: Algorithm, B, K> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
@@ -29,15 +29,15 @@ pub(super) struct RetryCharger<A: Algorithm, B, K> {
     lookups: Lookups,
 }
 
-/// Keeps the records of requests, and the budgets of free retries. The futures outlive their callers.
+/// Keeps the request records, and the budgets for free retries. The futures outlive their callers.
 pub(super) trait RetryKeeper<A: Algorithm, B>: Send + Sync + 'static {
-    /// Decides on a request. Says until when its record lives, if it is a free retry.
+    /// Decides on a request. If it is a free retry, reports when its record ends.
     fn decide(&self, query: KeyQuery<A, B>, cost: u64, retry: &Retry) -> Pending;
 
     /// Records that a request is over. If it fails, its retries are charged.
     fn begin(&self, key: &PartitionKey, retry: &Retry) -> Background;
 
-    /// Returns a free retry, and its cost by the receipt of the budget. If it fails, the next retry is charged.
+    /// Returns a free retry, and its cost by the budget's receipt. If it fails, the next retry is charged.
     fn put_back(&self, key: &PartitionKey, retry: &Retry, receipt: Receipt, cost: u64) -> Background;
 }
 
@@ -80,15 +80,15 @@ impl<A: Algorithm + Clone, B: Backend<A>, K: RetryKeeper<A, B>> ChargingOnce for
 }
 
 /// Limits the calls for requests whose key is known to be used up, in case they are free retries: 10 per second and
-/// key, and 100 at once. Otherwise a client could turn each of its rejections into a call, with an idempotency key. A
-/// retry beyond the limit is rejected, and is not used up.
+/// key, and 100 at once. Otherwise a client could turn each rejection into a call, with an idempotency key. A retry
+/// beyond the limit is rejected, and is not used up.
 struct Lookups {
     limit: TokenBucket,
     keys: MemoryTable<<TokenBucket as Algorithm>::State>,
 }
 
 impl Lookups {
-    /// Keys that are evicted for others have all of their look-ups again.
+    /// Keys that are evicted for others have all their look-ups again.
     fn new() -> Self {
         Self {
             limit: TokenBucket::new(Quota::per_second(10).burst(100)),

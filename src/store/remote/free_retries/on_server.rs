@@ -13,29 +13,29 @@ use crate::store::remote::tag::{KeyTag, Tags};
 use crate::values::time::{Clock, Monotonic};
 use crate::values::{Description, LimiterError, PartitionKey, Pending, Quota, Receipt, Retry};
 
-/// A server that decides on a request which may be a retry in the call that charges it, for policies that [charge
-/// retries once](crate::ChargeOnce).
+/// A server that decides on a possible retry in the call that charges it, for policies that [charge retries
+/// once](crate::ChargeOnce).
 ///
-/// It is a [`Backend`] first. [`Parts::free_retries`](crate::store::remote::Parts::free_retries) tells the store of it.
-/// Without it, free retries are [records](crate::store::remote::RemoteStore::records), which take more calls, or each
-/// process has its own.
+/// It is first a [`Backend`]. [`Parts::free_retries`](crate::store::remote::Parts::free_retries) announces it to the
+/// store. Without it, free retries are [records](crate::store::remote::RemoteStore::records), which take more calls, or
+/// each process has its own.
 ///
 /// # Contract
 ///
-/// The server has a record of each request that is over, with the free retries that it has left, and a budget of free
-/// retries for each key. The state of a budget is that of the algorithm of the limiter, if that is a window of a fixed
-/// length, and otherwise that of a [`TokenBucket`](crate::algorithm::TokenBucket), under the quota in the
-/// [`RetryRecord`].
+/// The server has a record for each request that is over, with its remaining free retries, and a budget of free retries
+/// for each key. A budget's state belongs to the limiter's algorithm, if that is a window with a fixed length, and
+/// otherwise to a [`TokenBucket`](crate::algorithm::TokenBucket), under the quota in the [`RetryRecord`].
 ///
-/// - [`charge_once`](Self::charge_once) is one atomic step, whichever process makes it. If the record of the request
-///   has a free retry left, the key is not banned, and the budget admits the cost, then one is taken from the record,
+/// - [`charge_once`](Self::charge_once) is one atomic step, whatever process makes it. If the request's record has a
+///   free retry left, the key is not banned, and the budget admits the cost, then one retry is taken from the record,
 ///   the budget is charged, and the key is only read. Otherwise the key is charged as by a
-///   [charge](crate::store::remote::Transition::Charge) of one request, or only read if the cost can never be admitted.
-/// - [`begin_record`](Self::begin_record) leaves a record that is there, and the end of its life.
+///   [charge](crate::store::remote::Transition::Charge) for one request, or only read if the cost can never be
+///   admitted.
+/// - [`begin_record`](Self::begin_record) leaves an existing record and its end unchanged.
 /// - [`put_back`](Self::put_back) returns the cost to the budget before the free retry to the record, so that no retry
-///   takes the record before the budget has the units for it. It needs not be atomic.
+///   takes the record before the budget has the units for it. It need not be atomic.
 /// - A failure is an error. A call that failed may have been carried out, and is not sent again.
-/// - All return before the deadline, also if the server does not answer.
+/// - All return before the deadline, even if the server does not answer.
 ///
 /// `testing::check_free_retries` (feature `test-util`) tests yours.
 pub trait ChargeRetries<A: Algorithm>: Backend<A> {
@@ -43,7 +43,7 @@ pub trait ChargeRetries<A: Algorithm>: Backend<A> {
     ///
     /// # Errors
     ///
-    /// If the server gives no answer, or one from which nothing can be concluded; or if it cannot keep the budget.
+    /// If the server does not answer, if its answer is inconclusive, or if it cannot keep the budget.
     fn charge_once(
         &self,
         target: &Target<'_, A>,
@@ -52,12 +52,11 @@ pub trait ChargeRetries<A: Algorithm>: Backend<A> {
         limits: CallLimits,
     ) -> impl Future<Output = Result<ChargedOnce<A::State>, LimiterError>> + Send;
 
-    /// Records that a request that was charged is over: its retries are free, as often and for as long as the record
-    /// says.
+    /// Records that a charged request is over, so that its retries are free, as often and as long as the record says.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer. Then its retries may be charged.
+    /// If the server does not answer. Then its retries may be charged.
     fn begin_record(
         &self,
         target: &Target<'_, A>,
@@ -65,12 +64,12 @@ pub trait ChargeRetries<A: Algorithm>: Backend<A> {
         limits: CallLimits,
     ) -> impl Future<Output = Result<(), LimiterError>> + Send;
 
-    /// Returns a free retry that was not used: `cost` to the budget, by the receipt of the budget; and to the record,
-    /// if that is there and has less than at its beginning.
+    /// Returns a free retry that was not used: `cost` to the budget, by the budget's receipt, and the retry to the
+    /// record, if that exists and has fewer than at its beginning.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer. Then the next retry may be charged.
+    /// If the server does not answer. Then the next retry may be charged.
     fn put_back(
         &self,
         target: &Target<'_, A>,
@@ -81,7 +80,7 @@ pub trait ChargeRetries<A: Algorithm>: Backend<A> {
     ) -> impl Future<Output = Result<(), LimiterError>> + Send;
 }
 
-/// The record of a request, whose name its retries share.
+/// A request's record, whose name its retries share.
 #[derive(Clone, Debug)]
 pub struct RetryRecord {
     tag: KeyTag,
@@ -96,24 +95,24 @@ impl RetryRecord {
         Self { tag: tags.of(request), budget: *budget, free_retries: *free_retries, within: *within }
     }
 
-    /// Returns its hash, as of a [key](Target::tag).
+    /// Returns its hash, like a [key's](Target::tag).
     #[must_use]
     pub const fn tag(&self) -> KeyTag {
         self.tag
     }
 
-    /// The quota of the key's budget of free retries.
+    /// The quota for the key's budget of free retries.
     pub const fn budget(&self) -> Quota {
         self.budget
     }
 
-    /// The free retries that it has at its beginning.
+    /// The number of free retries that it begins with.
     #[must_use]
     pub const fn free_retries(&self) -> u32 {
         self.free_retries
     }
 
-    /// For how long it lives from its beginning on.
+    /// How long it lives from its beginning.
     #[must_use]
     pub const fn within(&self) -> Duration {
         self.within
@@ -124,10 +123,10 @@ impl RetryRecord {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct ChargedOnce<S> {
-    /// The key: as after a [charge](crate::store::remote::Transition::Charge) of one request, or, if the retry is free,
-    /// as after a [read](crate::store::remote::Transition::Read).
+    /// The key, as after a [charge](crate::store::remote::Transition::Charge) for one request, or, if the retry is
+    /// free, as after a [read](crate::store::remote::Transition::Read).
     pub applied: Applied<S>,
-    /// What was taken, if the retry is free.
+    /// The retry that was taken, if it is free.
     pub free: Option<FreeRetry>,
 }
 
@@ -135,9 +134,9 @@ pub struct ChargedOnce<S> {
 #[derive(Clone, Copy, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct FreeRetry {
-    /// The receipt of the budget.
+    /// The budget's receipt.
     pub receipt: Receipt,
-    /// For how long the record lives from now on.
+    /// How long the record lives from now on.
     pub record_left: Duration,
 }
 
@@ -151,13 +150,13 @@ pub(in crate::store::remote) fn describe<A: Algorithm + Clone, B: ChargeRetries<
     description.charging_once(RetryCharger::new(Arc::clone(limiter), algorithm.clone(), keeper))
 }
 
-/// Keeps records and budgets on the server, beside the states of keys.
+/// Keeps records and budgets on the server, beside the keys' states.
 struct ServerKeeper<A: Algorithm, B> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
 }
 
-/// The record of a request of a key, for a call in the background.
+/// The record for one of a key's requests, for a call in the background.
 struct Place<A: Algorithm, B> {
     inner: Arc<StoreInner<A::State, B>>,
     algorithm: A,
@@ -184,7 +183,7 @@ impl<A: Algorithm, B: ChargeRetries<A>> Place<A, B> {
 }
 
 impl<A: Algorithm + Clone, B: ChargeRetries<A>> RetryKeeper<A, B> for ServerKeeper<A, B> {
-    /// In a call of its own: no lease pays, and no other request shares it.
+    /// Makes its own call, because no lease pays, and no other request shares it.
     fn decide(&self, query: KeyQuery<A, B>, cost: u64, retry: &Retry) -> Pending {
         let record = RetryRecord::new(&self.inner.tags, retry);
         let ends = retry.record_ends.clone();

@@ -1,12 +1,12 @@
-//! Records of requests, and budgets of free retries, over [`Records`].
+//! Request records, and budgets for free retries, over [`Records`].
 //!
 //! | record | value |
 //! |---|---|
 //! | of a request that is over | when its retries end to be free, in nanoseconds, and how many are left |
 //! | of a key | its budget of free retries, a [portable](crate::algorithm::Portable) state |
 //!
-//! No step changes two records at once. A free retry first takes the budget, and then the record of its request: a
-//! process that dies in between has taken some of the budget, and no request passes that was not counted.
+//! No step changes two records at once. A free retry first takes the budget, and then its request's record. If a
+//! process dies in between, it has taken some of the budget, and no request passes uncounted.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::store::remote::server::deadline_of;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Decision, LimiterError, PartitionKey, Pending, Quota, Receipt, Retry};
 
-/// The record of a request that is over.
+/// The record for a request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Over {
-    /// From then on, by the clock of the server, its retries are charged.
+    /// From then on, by the server's clock, its retries are charged.
     until: Timestamp,
     /// The free retries that are left.
     left: u32,
@@ -37,7 +37,7 @@ impl Over {
         [&[1][..], &self.until.as_nanos().to_be_bytes(), &self.left.to_be_bytes()].concat()
     }
 
-    /// `None` for the record of another version: then its retries are charged.
+    /// `None` for another version's record. Its retries are charged then.
     fn read(bytes: &[u8], now: Timestamp) -> Option<Self> {
         let (1, rest) = bytes.split_first().map(|(version, rest)| (*version, rest))? else { return None };
         let (until, left) = rest.split_first_chunk()?;
@@ -51,7 +51,7 @@ impl Over {
     }
 }
 
-/// The algorithm of a budget: windows for windows, and otherwise a bucket.
+/// A budget's algorithm: windows for windows, and otherwise a bucket.
 #[derive(Clone, Copy)]
 pub(crate) enum Budget {
     Bucket(TokenBucket),
@@ -68,7 +68,7 @@ impl Budget {
         }
     }
 
-    /// Separates the records of budgets with different states.
+    /// Separates the records for budgets with different states.
     const fn letter(self) -> char {
         match self {
             Self::Bucket(_) => 'u',
@@ -133,7 +133,7 @@ fn refund<A: Portable>(
     Ok(written(algorithm, (), &algorithm.refund(state, now, cost, receipt), now))
 }
 
-/// Keeps the records and budgets of one limiter.
+/// Keeps one limiter's records and budgets.
 pub(in crate::store::remote) struct RecordKeeper {
     records: Arc<LimiterRecords<AnyRecords>>,
     kind: Kind,
@@ -158,7 +158,7 @@ impl RecordKeeper {
     }
 }
 
-/// What a request and its retries have on the server.
+/// A request's and its retries' records on the server.
 struct Pass {
     records: Arc<LimiterRecords<AnyRecords>>,
     record: String,
@@ -173,7 +173,7 @@ impl Pass {
         deadline_of(self.records.records())
     }
 
-    /// Takes a free retry, if the request has one left and the budget admits it. Returns the receipt of the budget.
+    /// Takes a free retry, if the request has one left and the budget admits it. Returns the budget's receipt.
     async fn take(&self, cost: u64, deadline: Instant) -> Result<Option<Receipt>, LimiterError> {
         let charge = |old: Option<&[u8]>, now| self.budget.charge(old, now, cost);
         let charged = self.records.change_named(self.budget_name.clone(), deadline, charge).await?.result;
@@ -227,8 +227,8 @@ impl Pass {
 }
 
 impl<A: Algorithm + Clone, B: Backend<A>> RetryKeeper<A, B> for RecordKeeper {
-    /// A request that is no retry takes one call more than without. A free retry takes six: the record, the key, and
-    /// two for the budget and the record each.
+    /// A request that is not a retry takes one call more than without. A free retry takes six calls: the record, the
+    /// key, and two for the budget and the record each.
     fn decide(&self, query: KeyQuery<A, B>, cost: u64, retry: &Retry) -> Pending {
         let pass = self.pass(&query.key, retry);
         let ends = retry.record_ends.clone();
@@ -265,8 +265,8 @@ impl<A: Algorithm + Clone, B: Backend<A>> RetryKeeper<A, B> for RecordKeeper {
     }
 }
 
-/// Lets a retry pass, with the numbers of a key that was not charged. `None` if it is to be charged. A banned key is
-/// rejected.
+/// Lets a retry pass, with the key's numbers as they were without a charge. Returns `None` if it must be charged. A
+/// banned key is rejected.
 async fn pass_free<A: Algorithm + Clone, B: Backend<A>>(
     query: &KeyQuery<A, B>,
     pass: &Pass,

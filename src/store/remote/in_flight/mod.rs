@@ -1,4 +1,4 @@
-//! [`InFlight`]: the units in flight of a key, which processes count together on a server.
+//! [`InFlight`]: a key's units in flight, which processes count together on a server.
 //!
 //! `record` has the steps on a value, for any server with [`Records`].
 
@@ -14,34 +14,32 @@ use super::limiter_keys::RemoteKey;
 use super::records::{Records, Unchanged, change};
 use super::server::Server;
 
-/// A server on which processes count the units of a key that are in flight, for a
-/// [`SharedConcurrency`](crate::SharedConcurrency).
+/// A server on which processes count a key's units in flight, for a [`SharedConcurrency`](crate::SharedConcurrency).
 ///
-/// All [`Records`] are one. Implement it for a server that makes a step in one call, such as by a script.
+/// All [`Records`] implement it. Implement it yourself for a server that makes a step in one call, such as by a script.
 ///
 /// # Contract
 ///
-/// A key has fields. A [`ProcessField`] is one that a process has made, with its units and the end of its lease by the
-/// clock of the server. A field whose lease has ended does not count, and is dropped. Each step is atomic, whichever
-/// process makes it.
+/// A key has fields. A process makes a [`ProcessField`], with its units and a lease that ends at a time on the server's
+/// clock. A field whose lease has ended does not count, and is dropped. Each step is atomic, even across processes.
 ///
-/// - [`take`](Self::take) adds the units of all fields. If `units` more are at most `limit`, it adds them to the field
-///   of the process, whose lease begins anew.
-/// - [`renew`](Self::renew) adds units to the field of the process, whatever the limit, drops the fields of the process
-///   with smaller numbers, and lets the lease begin anew.
-/// - [`release`](Self::release) subtracts units from a field, if it has so many, and keeps the end of its lease.
-/// - If the clock of the server was set back, so that a field would end later than one lease from now, it ends one
-///   lease from now.
-/// - All return before the deadline, also if the server does not answer. A step that failed is not sent again. One
-///   whose answer did not come may be made even later, but only as it would have been made then.
+/// - [`take`](Self::take) adds up the units in all fields. If `units` more stay within `limit`, it adds them to the
+///   process's field, whose lease begins again.
+/// - [`renew`](Self::renew) adds units to the process's field, regardless of the limit, drops that process's fields
+///   with smaller numbers, and lets the lease begin again.
+/// - [`release`](Self::release) subtracts units from a field, if the field has enough, and keeps the lease's end.
+/// - If the server's clock was set back, so that a field would end later than one lease from now, it ends one lease
+///   from now.
+/// - All return before the deadline, even if the server does not answer. A step that failed is not sent again. If no
+///   answer came, the step may still be made later, but only with the effect that it would have had then.
 ///
 /// `testing::check_in_flight` (feature `test-util`) tests yours.
 pub trait InFlight: Server {
-    /// Takes units of a key, if they fit. With no units, it only reads.
+    /// Takes a key's units, if they fit. Without units, it only reads.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer.
+    /// If the server does not answer.
     fn take(
         &self,
         key: &RemoteKey<'_>,
@@ -56,7 +54,7 @@ pub trait InFlight: Server {
     ///
     /// # Errors
     ///
-    /// If the server gives no answer.
+    /// If the server does not answer.
     fn renew(
         &self,
         key: &RemoteKey<'_>,
@@ -67,11 +65,11 @@ pub trait InFlight: Server {
     ) -> impl Future<Output = Result<(), Unchanged>> + Send;
 
     /// Releases units, and returns whether the field had them. If it had fewer, the server has lost them, and the field
-    /// stays: its units may be those of later requests.
+    /// stays, because its units may belong to later requests.
     ///
     /// # Errors
     ///
-    /// If the server gives no answer.
+    /// If the server does not answer.
     fn release(
         &self,
         key: &RemoteKey<'_>,
@@ -80,37 +78,37 @@ pub trait InFlight: Server {
         limits: CallLimits,
     ) -> impl Future<Output = Result<bool, Unchanged>> + Send;
 
-    /// Returns the records in which processes pass on to each other what they have rejected and reported. By default
-    /// none, and each process has its own.
+    /// Returns the records in which processes share their rejections and reports. By default `None`, and each process
+    /// has its own.
     fn shared_records(self: &Arc<Self>) -> Option<AnyRecords> {
         None
     }
 }
 
-/// The name of a field: a process begins a field with a higher number each time it renews.
+/// A field's name. Each time that a process renews, it begins a field with a higher number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(clippy::exhaustive_structs, reason = "servers and tests make them")]
 pub struct ProcessField {
     /// Distinguishes the process from the others. Below 2⁵².
     pub process: u64,
-    /// Increases with each field of the process. Below 2⁵².
+    /// Increases with each of the process's fields. Below 2⁵².
     pub number: u64,
 }
 
-/// What a [`take`](InFlight::take) found and did.
+/// The outcome of a [`take`](InFlight::take).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_structs, reason = "a server writes all of it")]
 pub struct TakenUnits {
     /// Whether the units were taken.
     pub is_taken: bool,
-    /// The units in flight before, of all processes.
+    /// All processes' units in flight before the step.
     pub before: u64,
 }
 
-/// The kind of the records of units in flight.
+/// The kind of records for units in flight.
 const KIND: char = 'n';
 
-/// Two calls for a step, or one if nothing is written.
+/// A step takes two calls, or one if nothing is written.
 impl<R: Records> InFlight for R {
     async fn take(
         &self,
@@ -134,7 +132,7 @@ impl<R: Records> InFlight for R {
         limits: CallLimits,
     ) -> Result<(), Unchanged> {
         let step = |old: Option<&[u8]>, now| record::renew(old, now, field, units, lease);
-        // However many requests wait for their turns: a lease that ends lets others overrun the limit.
+        // Goes before all requests that wait for their turns, because a lease that ends lets others overrun the limit.
         change(self, None, &key.record(KIND), limits.deadline, step).await?;
         Ok(())
     }

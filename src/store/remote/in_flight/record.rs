@@ -1,14 +1,13 @@
-//! The record of a key: its fields as bytes, and the steps on them. Plain functions.
+//! A key's record: its fields as bytes, and the steps on them. These are plain functions.
 //!
-//! A record is a byte 1, the number of its version, and its fields of 40 bytes each. Numbers have 8 bytes, big-endian.
-//! A field is the process and its number, its units, the nanosecond in which its lease ends, and the length of the
-//! lease.
+//! A record is a byte 1, its version's number, and its fields of 40 bytes each. Numbers have 8 bytes, big-endian. A
+//! field is the process and its number, its units, the nanosecond in which its lease ends, and the lease's length.
 //!
 //! # Why a late swap does no harm
 //!
-//! A swap is applied only to the value that its step has read. Versions grow with each write and begin at the time of
-//! the server, so no value comes back. A swap that expects no value may be applied after others have come and gone: it
-//! does what its step would do then, except that its lease ends earlier.
+//! A swap is applied only to the value that its step has read. Versions grow with each write and begin at the server's
+//! time, so no value comes back. A swap that expects no value may be applied after others have come and gone: then it
+//! has the effect that its step would have at that time, except that its lease ends earlier.
 
 use std::time::Duration;
 
@@ -24,10 +23,10 @@ const HEADER: usize = 9;
 
 const FIELD: usize = 40;
 
-/// The most fields of a record, which then takes 160 KiB: more processes than this never share a key.
+/// The most fields in a record, which then takes 160 KiB. More processes than this never share a key.
 const MOST_FIELDS: usize = 4_096;
 
-/// The units of one field, by the clock of the server.
+/// One field's units, by the server's clock.
 #[derive(Clone, Copy)]
 struct Field {
     name: ProcessField,
@@ -36,12 +35,12 @@ struct Field {
     lease: Duration,
 }
 
-/// The fields of one key.
+/// One key's fields.
 struct Fields {
     version: u64,
     all: Vec<Field>,
-    /// Whether the end of a lease was too far in the future, and was moved. That must be written: it would be too far
-    /// in the future the next time, too, until the clock has caught up.
+    /// Whether a lease's end was too far in the future, and was moved. That must be written, because it would be too
+    /// far in the future the next time, too, until the clock has caught up.
     is_corrected: bool,
 }
 
@@ -135,7 +134,7 @@ impl Fields {
         self.all.iter().fold(0, |sum, field| sum.saturating_add(field.units))
     }
 
-    /// Adds units to a field, whose lease begins anew.
+    /// Adds units to a field, whose lease begins again.
     fn add(&mut self, name: ProcessField, units: u64, now: Timestamp, lease: Duration) -> Result<(), LimiterError> {
         let end = now.saturating_add(lease);
         let is_full = self.all.len() >= MOST_FIELDS;
@@ -147,7 +146,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Writes the fields until the last lease ends. Without any, there is no record.
+    /// Writes the fields until the last lease ends. If there is no lease, the record is deleted.
     fn write<T>(self, result: T, now: Timestamp) -> Step<T> {
         let last = self.all.iter().map(|field| field.end).max().unwrap_or(Timestamp::ZERO);
         if last <= now {
@@ -176,7 +175,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Units, end and lease of each field.
+    /// Each field's units, end and lease.
     #[derive(Default)]
     struct Model(BTreeMap<ProcessField, (u64, Timestamp, Duration)>);
 
@@ -259,14 +258,14 @@ mod tests {
             for step in 0..100 {
                 now = match random.below(40) {
                     0 => {
-                        // A lease that has ended is dropped by the next step that writes, as long as time goes on.
+                        // A lease that has ended is dropped by the next step that writes, unless the clock is set back.
                         let writes = ProcessField { process: 1, number: 1 };
                         stored.apply(now, |old| renew(old, now, writes, 1, SECOND));
                         model.renew(now, writes, 1, SECOND);
                         Timestamp::from_nanos(now.as_nanos() - 3_000_000_000)
                     }
                     1 => now.saturating_add(20 * SECOND),
-                    // The end of a lease.
+                    // Moves to the end of a lease.
                     2..6 => model.0.values().map(|(_, end, _)| *end).min().unwrap_or(now).max(now),
                     _ => now.saturating_add(Duration::from_nanos(1 + random.below(1_000_000_000))),
                 };
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_and_boundless_records_are_errors() {
+    fn foreign_records_are_errors() {
         let now = Timestamp::from_nanos(5);
         let name = ProcessField { process: 1, number: 1 };
         let most = [&[VERSION][..], &[0; 8], &vec![0xff; MOST_FIELDS * FIELD]].concat();
@@ -308,7 +307,7 @@ mod tests {
             assert!(renew(Some(bytes), now, name, 1, SECOND).is_err(), "{} bytes", bytes.len());
             assert!(release(Some(bytes), now, name, 1).is_err(), "{} bytes", bytes.len());
         }
-        // Every number is the greatest.
+        // Every number has its greatest value.
         let Ok(Step::Leave(taken)) = take(Some(&most), Timestamp::MAX, name, 0, 1, SECOND) else { panic!() };
         assert_eq!(taken.before, 0, "all have ended");
         let earlier = Timestamp::from_nanos(u64::MAX - 1);

@@ -54,10 +54,10 @@ impl KeyValue for Map {
     }
 }
 
-/// The hour of the server.
+/// The server's hour.
 const PRESENT: u64 = 500_000;
 
-/// The reports on a limiter, as one process sees them.
+/// A limiter's reports, as one process sees them.
 fn process(map: &Arc<Map>, limiter: &str) -> SharedReports {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(PRESENT * HOUR + 1_234_567_890));
     let records = KeyValueRecords::new(Arc::clone(map), "map").with_clock(clock);
@@ -79,7 +79,7 @@ async fn all(reports: &SharedReports) -> Vec<Report> {
 }
 
 #[tokio::test]
-async fn a_report_replaces_the_one_of_its_process_and_hour() {
+async fn a_process_has_one_report_per_hour() {
     let map = Arc::default();
     let [one, other] = [(); 2].map(|()| process(&map, "api"));
     assert_eq!(all(&one).await, []);
@@ -93,9 +93,9 @@ async fn a_report_replaces_the_one_of_its_process_and_hour() {
     assert_eq!(one.tag(&PartitionKey::from("alice")), other.tag(&PartitionKey::from("alice")));
 }
 
-/// They are left out by the next process that lists its own, and nobody else's are.
+/// The next process that lists its own report leaves them out, and keeps all others.
 #[tokio::test]
-async fn stale_reports_and_those_of_wrong_clocks_are_left_out() {
+async fn stale_and_misdated_reports_are_left_out() {
     let map = Arc::default();
     let reports = process(&map, "api");
     put(&reports, report(PRESENT, 1, "right")).await;
@@ -108,7 +108,7 @@ async fn stale_reports_and_those_of_wrong_clocks_are_left_out() {
 }
 
 #[tokio::test]
-async fn what_is_no_report_is_ignored() {
+async fn foreign_bytes_are_ignored() {
     let map = Arc::<Map>::default();
     let reports = process(&map, "api");
     for process in [1, 2] {
@@ -118,7 +118,7 @@ async fn what_is_no_report_is_ignored() {
     change("api:-:r", &|index| index.extend(b"12345"));
     change(&format!("api:-:r:{PRESENT}:2"), &|text| text.push(0xff));
     assert_eq!(all(&reports).await, [report(PRESENT, 1, "a")]);
-    // It is listed behind the bytes that are no place.
+    // It is listed behind the bytes that are not a place.
     put(&reports, report(PRESENT, 3, "a")).await;
     assert_eq!(all(&reports).await, [report(PRESENT, 1, "a"), report(PRESENT, 3, "a")]);
 }

@@ -1,4 +1,4 @@
-//! What holds in every state, and the exploration of all of them.
+//! The properties, which hold in every state, and the exploration that checks them.
 
 use stateright::{Checker, HasDiscoveries, Model, Property};
 
@@ -59,13 +59,13 @@ pub(super) fn holds(config: &Config) {
     }
 }
 
-/// Checks that a property does not hold.
+/// Checks that a property fails.
 pub(super) fn breaks(config: &Config, property: &'static str) {
     let found = explore(config, HasDiscoveries::AllOf([property].into()));
     assert_eq!(found.map(|found| found.0), Some(property), "the checker should have found a counterexample");
 }
 
-/// Explores until there are such discoveries, and returns the last one, which it prints.
+/// Explores until these discoveries are made, and returns the last one, which it prints.
 fn explore(config: &Config, until: HasDiscoveries) -> Option<(&'static str, usize)> {
     let wanted = if let HasDiscoveries::AllOf(names) = &until { names.first().copied() } else { None };
     let checker = config.clone().checker().threads(2).finish_when(until).spawn_bfs().join();

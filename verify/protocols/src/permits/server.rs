@@ -12,13 +12,13 @@ pub(super) struct Server(pub(super) BTreeMap<(u8, u64), Field>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Field {
-    /// Negative only by a flaw.
+    /// Negative only if there is a flaw.
     pub(super) units: i8,
     /// The ticks until its lease ends. An ended field is dropped by the next script that counts.
     pub(super) left: u8,
 }
 
-/// What a call runs.
+/// The script that a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Script {
     Take,
@@ -44,7 +44,7 @@ impl Server {
         self.0.iter().filter(|((its, _), field)| *its == process && field.left > 0).map(|(_, field)| field.units).sum()
     }
 
-    /// A tick of the server's clock. The key ends with its last field: `close.lua`, `PEXPIREAT`.
+    /// The server's clock advances by a tick. The key ends with its last field: `close.lua`, `PEXPIREAT`.
     pub(super) fn tick(&mut self) {
         for field in self.0.values_mut() {
             field.left = field.left.saturating_sub(1);
@@ -55,13 +55,13 @@ impl Server {
     }
 
     /// Runs a step at once, as the server does. Returns whether its reply says that units were taken or released. `ago`
-    /// is how many ticks have passed since the step has read the time.
+    /// is how many ticks have passed since the step read the time.
     pub(super) fn run(&mut self, process: u8, number: u64, script: Script, ago: u8, config: &Config) -> bool {
         let Config { limit, flaw, .. } = *config;
         let key = (process, if flaw == Some(Flaw::OneFieldPerProcess) { 0 } else { number });
         match script {
             Script::Release(units) => {
-                // A script leaves it to the next one that counts.
+                // A script leaves this to the next script that counts.
                 if config.reads_and_swaps {
                     self.open();
                 }
@@ -103,7 +103,7 @@ impl Server {
     fn close(&mut self, key: (u8, u64), units: i8, ago: u8, flaw: Option<Flaw>) {
         let field = self.0.entry(key).or_insert(Field { units: 0, left: 0 });
         field.units += units;
-        // The clock of the first process is behind the server's.
+        // The first process's clock is behind the server's.
         let behind = if flaw == Some(Flaw::LeaseDatedByProcess) && key.0 == 0 { LEASE - 1 } else { 0 };
         field.left = LEASE.saturating_sub(behind + ago);
     }

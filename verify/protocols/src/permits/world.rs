@@ -1,4 +1,4 @@
-//! The states of all parts, and every step that one of them can make.
+//! The states of all parts, and every step that a part can make.
 
 use std::time::Duration;
 
@@ -12,32 +12,33 @@ pub(super) const LEASE: u8 = 4;
 /// A tick is a nanosecond for the counts, which read `NOW` at all times.
 const NOW: u64 = 100;
 
-/// Ages above it are alike: the longest that counts tell apart is a lease and a quarter.
+/// Greater ages are alike, because the longest age that counts distinguish is a lease and a quarter.
 const OLDEST: u64 = LEASE as u64 + (LEASE as u64 / PATIENCE_DIVISOR as u64) + 1;
 
-/// A process with so many calls under way begins no request: else they would be any number, since a release waits for
-/// nothing.
+/// A process with this many calls under way does not begin a request. Otherwise, there could be any number, since a
+/// release does not wait for anything.
 const MOST_CALLS: usize = 2;
 
-/// What a model explores.
+/// The settings for a model.
 #[derive(Clone, Debug)]
 pub(super) struct Config {
     pub(super) processes: u8,
     pub(super) limit: u64,
-    /// The requests that a process has at a time, asking or in flight.
+    /// How many requests a process has at a time, asking or in flight.
     pub(super) requests: u64,
     /// Whether a request passes in its own process when its call fails.
     pub(super) has_fallback: bool,
     /// Whether the calls of running processes take no time: far fewer states.
     pub(super) calls_are_instant: bool,
-    /// Whether a step reads and swaps, as on records: what a late swap writes is dated by its read. Otherwise it is a
-    /// script.
+    /// Whether a step reads and swaps, as on records, so that a late swap's data is dated by its read. Otherwise it is
+    /// a script.
     pub(super) reads_and_swaps: bool,
-    /// Whether the second process asks in every tick while it has nothing in flight. The others begin so many requests.
+    /// Whether the second process asks in every tick while it has nothing in flight. The others begin this many
+    /// requests.
     pub(super) waiter: Option<u8>,
     pub(super) faults: Faults,
     pub(super) flaw: Option<Flaw>,
-    /// What the properties claim.
+    /// The bounds that the properties claim.
     pub(super) bounds: Bounds,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Faults {
     pub(super) stops: u8,
     /// A suspended machine, whose monotonic clock stands still.
     pub(super) suspensions: u8,
-    /// The server loses all that it has.
+    /// The server loses all its data.
     pub(super) data_losses: u8,
 }
 
@@ -62,37 +63,37 @@ pub(super) struct Faults {
 pub(super) struct Bounds {
     /// The units above the limit that may be in flight.
     pub(super) excess: u64,
-    /// Ticks without a fault after which the server counts what is in flight, and nothing else.
+    /// Ticks without a fault after which the server counts exactly the requests in flight.
     pub(super) repair: u8,
-    /// The same after a crash, or if a call has run after its caller had given up: only the end of a lease frees what
-    /// nobody knows of.
+    /// Ticks after a crash, or after a call has run although its caller had given up. Only the end of a lease frees
+    /// units that no process knows of.
     pub(super) late_repair: u8,
     /// Ticks for which a unit is free until a waiter has it.
     pub(super) wait: u8,
 }
 
-/// A rule of the protocol that is taken away.
+/// A protocol rule that is taken away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// The server admits one unit more.
     LimitIsHigher,
-    /// No task renews.
+    /// Nobody renews.
     NoRenewal,
     /// A renewal leaves although calls on the earlier field are under way.
     RenewalDoesNotWait,
-    /// A renewal writes the units of the process into its one field.
+    /// A renewal writes the process's units into its one field.
     OneFieldPerProcess,
-    /// A renewal replaces what calls have added to the new field before it.
+    /// A renewal replaces units that calls have added to the new field before it.
     RenewalReplaces,
     /// A renewal leaves the earlier fields.
     OlderFieldsStay,
-    /// A release subtracts, whatever the field has.
+    /// A release subtracts without checking the field.
     ReleaseUnchecked,
-    /// The end of a lease is by the clock of a process that is behind.
+    /// The end of a lease follows the clock of a process that is behind.
     LeaseDatedByProcess,
-    /// A call whose answer is lost is taken for one that has not run.
+    /// If a call's answer is lost, the call is taken for one that has not run.
     LostIsNotRun,
-    /// A process that starts again goes by the same name, and begins its numbers anew.
+    /// A process that starts again uses its old name, and begins its numbers anew.
     NameIsReused,
     /// A call without an answer is sent once more.
     SentTwice,
@@ -108,21 +109,20 @@ pub(super) struct World {
     faults: Faults,
     /// The requests that the other processes still begin beside a waiter.
     begins: u8,
-    /// Ticks since the last fault was over, as far as the bounds tell them apart.
+    /// Ticks since the last fault was over, as far as the bounds distinguish them.
     pub(super) calm: u8,
-    /// Whether a process has crashed, or a call has run after its caller had given up, since the server has last
-    /// agreed.
+    /// Whether a process has crashed, or a call has run after its caller had given up, since the server last agreed.
     pub(super) is_left_over: bool,
-    /// Ticks for which a unit is free, and the waiter has none.
+    /// Ticks for which a unit is free while the waiter has none.
     pub(super) waited: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Process {
     pub(super) is: Is,
-    /// What the server knows it by.
+    /// The name by which the server knows it.
     pub(super) name: u8,
-    /// `LocalCounts`, of one key.
+    /// `LocalCounts` for one key.
     pub(super) entry: Option<LocalEntry>,
     /// `LocalCounts::numbers`.
     last_number: u64,
@@ -167,7 +167,7 @@ pub(super) enum Step {
     End(usize),
     /// The renewer looks at the key.
     Look(usize),
-    /// The server runs a call, whose read was so many ticks ago.
+    /// The server runs a call, whose read was this many ticks ago.
     Run(usize, u8),
     /// The answer to a call arrives.
     Answer(usize),
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// The units of requests that are in flight in truth.
+    /// The units that are really in flight.
     pub(super) fn in_flight(&self) -> u64 {
         self.processes.iter().map(Process::units).sum()
     }
@@ -234,7 +234,7 @@ impl World {
         self.calls.iter().any(is_renewal)
     }
 
-    /// `Process::rejection` in `src/concurrency/shared/process.rs`: what the process alone holds leaves room.
+    /// `Process::rejection` in `src/concurrency/shared/process.rs`: the process's own units leave room.
     fn asks(&self, config: &Config, index: usize) -> bool {
         let process = &self.processes[index];
         let may_begin = match config.waiter {
@@ -299,7 +299,7 @@ impl World {
             if call.is_awaited && !call.is_slow && call.stage != Stage::Lost && self.faults.delays > 0 {
                 steps.push(Step::Delay(index));
             }
-            // Nothing has to run that nobody waits for.
+            // A call that nobody waits for need not run.
             if !call.is_awaited {
                 steps.push(Step::Lose(index));
             }
@@ -312,7 +312,7 @@ impl World {
         }
     }
 
-    /// What is not late is done before time passes.
+    /// Steps that are not late are done before time passes.
     fn may_tick(&self, config: &Config) -> bool {
         let call_is_done = |call: &Call| {
             let may_last = call.stage == Stage::Lost || call.is_slow;
@@ -466,7 +466,7 @@ impl World {
         }
     }
 
-    /// The timeout of `Process::call`, or the end of its connection. What was sent may run later.
+    /// The timeout in `Process::call`, or the end of its connection. The call that was sent may run later.
     fn give_up(&mut self, config: &Config, index: usize) {
         let mut call = self.calls.remove(index);
         let flaw = config.flaw;
@@ -478,7 +478,7 @@ impl World {
         }
     }
 
-    /// What comes after the call in `Process::call_take`, `release_on_server` and `renew`.
+    /// The steps after the call in `Process::call_take`, `release_on_server` and `renew`.
     fn finish(&mut self, config: &Config, call: &Call, answer: Option<bool>, end: CallEnd) {
         let Call { process: name, number, script, .. } = *call;
         let index = self.process_of(call).expect("it is awaited");
@@ -512,7 +512,7 @@ impl World {
         self.send_release(name, release);
     }
 
-    /// `kill -9`: requests and counts are gone, and what was sent may still run.
+    /// `kill -9`: requests and counts are gone, but calls that were sent may still run.
     fn crash(&mut self, index: usize) {
         let name = self.processes[index].name;
         self.processes[index].is = Is::Dead;
@@ -551,7 +551,7 @@ impl World {
             }
         }
         for call in &mut self.calls {
-            // Of a call that nobody awaits, only the date of its read counts.
+            // If nobody awaits a call, only its read's date counts.
             if call.is_awaited || config.reads_and_swaps {
                 call.age = (call.age + 1).min(if config.reads_and_swaps { LEASE } else { 2 });
             }
@@ -562,7 +562,7 @@ impl World {
         }
     }
 
-    /// Whether nothing is under way, and nothing is left to do.
+    /// Whether nothing is under way or left to do.
     pub(super) fn is_quiet(&self, config: &Config) -> bool {
         let is_done = |process: &Process| match process.is {
             Is::Running => !process.has_work(config),
@@ -572,14 +572,14 @@ impl World {
         self.calls.is_empty() && self.processes.iter().all(is_done)
     }
 
-    /// Whether the server counts what each process holds.
+    /// Whether the server counts each process's units.
     pub(super) fn agrees(&self) -> bool {
         let counts_it = |process: &Process| self.server.of(process.name) == i8::try_from(process.units()).unwrap();
         let known: i8 = self.processes.iter().map(|process| self.server.of(process.name)).sum();
         self.processes.iter().all(counts_it) && self.server.total() == known
     }
 
-    /// One state for all that differ in the numbers of their fields, in the order of calls, or in what has no effect.
+    /// Merges states that differ only in their field numbers, in the order of calls, or in values without effect.
     fn normalise(&mut self, config: &Config) {
         if self.is_quiet(config) && self.agrees() {
             self.is_left_over = false;
@@ -654,7 +654,7 @@ impl Process {
         config.flaw != Some(Flaw::NoRenewal) && (looked_at != entry || entry.is_due(now(), lease()))
     }
 
-    /// A tick of its clock.
+    /// The process's clock advances by a tick.
     fn grow_older(&mut self) {
         let Some(entry) = &mut self.entry else { return };
         let older = |since: Timestamp| Timestamp::from_nanos((since.as_nanos() - 1).max(NOW - OLDEST));

@@ -1,4 +1,4 @@
-//! The remaining units of a partner's quotas: three drafts of one standard, and the fields that came before it.
+//! A partner's remaining quota: three drafts of one standard, and the fields that came before it.
 
 use std::cmp::Reverse;
 use std::time::SystemTime;
@@ -34,7 +34,7 @@ impl Family {
     }
 }
 
-/// The families of fields with numbers. Those that count tokens or bytes are left out: the client does not know how
+/// The families of numeric fields. Those that count tokens or bytes are left out, because the client does not know how
 /// many its next call takes.
 static FAMILIES: [Family; 6] = [
     Family {
@@ -105,13 +105,13 @@ pub(super) fn lone_reset(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     resets.max().map(|seconds| seconds.clamp(1, MAX_RESET) * SECOND)
 }
 
-/// Returns the budget that allows the least: the longest time without any call, or else the lowest rate.
+/// Returns the budget that allows the least: the longest time without any call, otherwise the lowest rate.
 pub(super) fn tightest(budgets: impl IntoIterator<Item = Budget>) -> Option<Budget> {
     let spread = |budget: &Budget| Reverse(budget.reset / (budget.left + 1));
     budgets.into_iter().min_by_key(|budget| (budget.left > 0, spread(budget)))
 }
 
-/// Returns the budgets of all policies that count requests and report how long the remaining units have to last.
+/// Returns the budgets for all policies that count requests and report how long the remaining units have to last.
 pub(super) fn quotas(headers: &HeaderMap, now: SystemTime) -> Vec<Budget> {
     let field = lines(headers, &RATELIMIT).unwrap_or_default();
     let policies = lines(headers, &RATELIMIT_POLICY).unwrap_or_default();
@@ -125,7 +125,7 @@ pub(super) fn quotas(headers: &HeaderMap, now: SystemTime) -> Vec<Budget> {
     budgets
 }
 
-/// Joins all lines of a field (RFC 9110, section 5.3); `None` if they are too long.
+/// Joins all lines of a field (RFC 9110, section 5.3). Fails if they are too long.
 fn lines(headers: &HeaderMap, name: &HeaderName) -> Option<Vec<u8>> {
     let lines = || headers.get_all(name).iter().map(HeaderValue::as_bytes);
     let length: usize = lines().map(|line| line.len() + 1).sum();
@@ -138,7 +138,7 @@ fn budget(left: u64, reset: u64, limit: Option<u64>, spacing: u64) -> Budget {
     Budget { left, reset: reset.clamp(1, MAX_RESET) * SECOND, spacing }
 }
 
-/// Returns the mean time between calls by a quota of `limit` in `window` seconds, rounded up; 0 if it is absent.
+/// Returns the mean time between calls under a quota of `limit` in `window` seconds, rounded up; 0 if it is absent.
 fn spacing(limit: u64, window: u64) -> u64 {
     match (limit, window) {
         (1.., 1..=MAX_RESET) => (window * SECOND).div_ceil(limit),
@@ -146,7 +146,7 @@ fn spacing(limit: u64, window: u64) -> u64 {
     }
 }
 
-/// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` of the other field. `None` if a member does not follow the draft.
+/// Reads `"name";r=..;t=..`, with `"name";q=..;w=..` from the other field. Fails if a member does not follow the draft.
 pub(super) fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<Budget>> {
     let mut budgets = Vec::new();
     for state in structured::list(field)? {
@@ -154,13 +154,13 @@ pub(super) fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<B
         let left = state.count("r").ok()??;
         let reset = state.count("t").ok()?;
         let policy = policies.iter().find(|policy| policy.value == state.value);
-        // Of bytes, or of requests in flight, a client cannot say how many its calls will take.
+        // A client cannot say how many bytes or requests in flight its calls will take.
         let is_of_requests = match policy.and_then(|policy| policy.parameter("qu")) {
             None => true,
             Some(Bare::String(unit)) => matches!(unit.as_slice(), b"requests" | b"request"),
             Some(_) => false,
         };
-        // Without a time, nothing follows for when to send.
+        // Without a time, it is unknown when to send.
         if let (Some(reset), true) = (reset, is_of_requests) {
             let of_policy = |key| policy.and_then(|policy| policy.count(key).ok()?);
             let (limit, window) = (of_policy("q"), of_policy("w"));
@@ -170,10 +170,10 @@ pub(super) fn draft11(field: &[u8], policies: &[ListMember<'_>]) -> Option<Vec<B
     Some(budgets)
 }
 
-/// Reads `limit=.., remaining=.., reset=..`, with `limit;w=..` of the other field.
+/// Reads `limit=.., remaining=.., reset=..`, with `limit;w=..` from the other field.
 fn draft07(field: &[u8], policies: &[ListMember<'_>]) -> Option<Budget> {
     let members = structured::dictionary(field)?;
-    // Of a key that comes twice, the last one counts (RFC 9651, section 4.2.2).
+    // If a key comes twice, the last one counts (RFC 9651, section 4.2.2).
     let count = |key: &str| members.iter().rev().find(|member| member.key == key.as_bytes())?.value.count().ok();
     let limit = count("limit")?;
     let left = count("remaining")?;

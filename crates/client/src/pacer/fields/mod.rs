@@ -1,7 +1,7 @@
-//! The partner's limits, as a response reports them. Total: a field that is malformed, too long or absurd is ignored,
-//! as if it were not there.
+//! The partner's limits, as a response reports them. Reading cannot fail: a field that is malformed, too long or absurd
+//! is ignored, as if it were missing.
 //!
-//! `wait` reads the wait that a rejection states, `budget` the remaining units of quotas, and `values` the numbers in
+//! `wait` reads the wait that a rejection states, `budget` the remaining units in quotas, and `values` the numbers in
 //! both.
 
 mod budget;
@@ -24,7 +24,7 @@ use super::statuses::{WaitRule, WaitStatuses};
 /// A field with more bytes than this, over all its lines, is ignored.
 const MAX_BYTES: usize = 2_048;
 
-/// No window is taken to be longer, in seconds: the longest month.
+/// The longest window, in seconds. It is as long as the longest month, and longer ones are cut to this.
 const MAX_RESET: u64 = 31 * 86_400;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
@@ -33,7 +33,7 @@ const GRPC_RETRY_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-push
 /// Microseconds in a second.
 const SECOND: u64 = 1_000_000;
 
-/// The meaning of a response for its line.
+/// A response's meaning for its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResponseReading {
     /// Whether the partner accepted the call, rejected it because of a limit, or failed.
@@ -43,8 +43,8 @@ pub(super) struct ResponseReading {
 
 /// Reads the head of a response that came at `received`.
 ///
-/// The status decides whether it is a rejection, by `statuses`: in any case, or if it states a wait or reports that a
-/// quota is used up. On other responses, `Retry-After` is about something else and pauses nothing. A response of gRPC
+/// The status decides by `statuses` whether it is a rejection: in any case, or if it states a wait or reports that a
+/// quota is used up. On other responses, `Retry-After` is about something else and pauses nothing. A gRPC response
 /// without messages has its status in the head: RESOURCE_EXHAUSTED is treated as a 429, and UNAVAILABLE as a 503, with
 /// the pushback in place of `Retry-After`.
 pub(super) fn read(
@@ -55,7 +55,7 @@ pub(super) fn read(
 ) -> ResponseReading {
     // Instants are compared with the partner's own clock, if the response has its time.
     let now = headers.get(header::DATE).and_then(date).unwrap_or(received);
-    // A cache repeats the state from when it stored the response: this is an answer that reports no budget.
+    // A cache repeats the state from when it stored the response, so we read no budget from it.
     let is_stored = number(headers, &header::AGE).is_some_and(|age| age > 0);
     let budget = if is_stored { None } else { tightest(quotas(headers, now)) };
     let (rule, pushback) = match in_grpc(headers) {
@@ -78,7 +78,7 @@ pub(super) fn read(
     ResponseReading { result: CallResult::Rejected, report }
 }
 
-/// Whether the partner did not carry the call out, for reasons of its own. Other 4xx are about the request.
+/// Whether the partner did not carry the call out, for its own reasons. Other 4xx are about the request.
 fn is_failure(status: StatusCode, headers: &HeaderMap) -> bool {
     match number(headers, &GRPC_STATUS) {
         // DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, INTERNAL, UNAVAILABLE.
@@ -96,14 +96,13 @@ enum Pushback {
     Forbidden,
 }
 
-/// Reads the status of gRPC in a head: whether it is a rejection, as the status of HTTP that means the same, and the
-/// pushback.
+/// Reads a gRPC status in a head: whether it is a rejection, as the corresponding HTTP status, and the pushback.
 fn in_grpc(headers: &HeaderMap) -> Option<(WaitRule, Pushback)> {
     let status = number(headers, &GRPC_STATUS)?;
     let pushback = match line(headers, &GRPC_RETRY_PUSHBACK) {
         None => Pushback::Unset,
         Some(text) => match parse_digits(text) {
-            // At least a millisecond: zero would mean to repeat the call at once.
+            // At least a millisecond, because zero would mean to repeat the call at once.
             Some(millis) => Pushback::Wait(millis.clamp(1, MAX_RESET * 1_000) * 1_000),
             // A negative number, or anything else.
             None => Pushback::Forbidden,

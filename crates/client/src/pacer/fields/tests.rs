@@ -1,4 +1,4 @@
-//! Each field in each of its forms, public APIs, and hostile values.
+//! Each field in each form, public APIs, and hostile values.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -83,7 +83,7 @@ fn the_tightest_policy_governs() {
     assert_eq!(of(r#""burst";r=9;t=1, "day";r=100;t=36000"#), Some((100, 36_000, 0)));
     assert_eq!(of(r#""burst";r=1;t=10, "day";r=5000;t=36000"#), Some((5_000, 36_000, 0)));
     assert_eq!(of(r#""burst";r=1;t=20, "day";r=5000;t=36000"#), Some((1, 20, 0)));
-    // A budget that is used up comes first, and of several the one with the longest time.
+    // A used-up budget comes first. If there are several, the one with the longest time governs.
     assert_eq!(of(r#""burst";r=0;t=5, "day";r=1;t=36000"#), Some((0, 5, 0)));
     assert_eq!(of(r#""burst";r=0;t=5, "minute";r=0;t=50, "day";r=1;t=36000"#), Some((0, 50, 0)));
     let both = [("ratelimit", r#""a";r=9;t=1"#), ("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "9")];
@@ -91,7 +91,7 @@ fn the_tightest_policy_governs() {
 }
 
 #[test]
-fn quotas_of_other_units_or_without_a_time_do_not_govern() {
+fn only_request_quotas_with_times_govern() {
     let in_flight = ("ratelimit-policy", r#""in-flight";q=4;qu="concurrent-requests""#);
     assert_eq!(governing(&[in_flight, ("ratelimit", r#""in-flight";r=0;t=9"#)]), None);
     let bytes = ("ratelimit-policy", r#""in";q=65535;qu="content-bytes";w=10, "out";q=9;qu="requests";w=9"#);
@@ -99,15 +99,16 @@ fn quotas_of_other_units_or_without_a_time_do_not_govern() {
     assert_eq!(governing(&[("ratelimit", r#""default";r=0"#)]), None);
 }
 
-/// The wait that a rejection asks for, in seconds; `None` for another response.
+/// The wait in seconds that a rejection asks for.
 fn wait(status: u16, lines: &[(&str, &str)]) -> Option<u64> {
     let ResponseReading { result, report } = reading(status, lines);
     assert_eq!(result == CallResult::Rejected, report.answer == CallAnswer::Rejected);
     (result == CallResult::Rejected).then_some(report.wait / SECOND)
 }
 
+/// Each response is accepted, rejected, or a failure.
 #[test]
-fn a_response_is_accepted_rejected_or_a_failure() {
+fn responses_are_classified() {
     use CallResult::{Accepted, Failed, Rejected};
     for (status, expected) in [
         (200, Accepted),
@@ -127,7 +128,7 @@ fn a_response_is_accepted_rejected_or_a_failure() {
     for (status, expected) in grpc_statuses {
         assert_eq!(reading(200, &[("grpc-status", status)]).result, expected, "{status}");
     }
-    // The partner forbids to repeat the call: for its line, that is no rejection.
+    // The partner forbids us to repeat the call, so for its line, that isn't a rejection.
     assert_eq!(reading(200, &[("grpc-status", "8"), ("grpc-retry-pushback-ms", "-1")]).result, Failed);
 }
 
@@ -138,7 +139,7 @@ fn a_rejection_says_how_long_to_wait() {
     assert_eq!(wait(200, &[("retry-after", "7")]), None);
     assert_eq!(wait(503, &[]), None, "a failure, and no limit");
     assert_eq!(wait(429, &[]), Some(0));
-    // A budget that is used up lasts until its own end.
+    // A used-up budget lasts until its own end.
     assert_eq!(wait(429, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
     assert_eq!(wait(503, &[("ratelimit", r#""a";r=0;t=5"#)]), Some(0));
     assert_eq!(wait(503, &[("ratelimit", r#""a";r=3;t=5"#)]), None);
@@ -148,11 +149,11 @@ fn a_rejection_says_how_long_to_wait() {
     assert_eq!(wait(429, &[its_clock, ("retry-after", "Mon, 21 Sep 2026 14:14:20 GMT")]), Some(30));
     assert_eq!(wait(429, &[("retry-after", "Mon, 21 Sep 2026 14:13:00 GMT")]), Some(1), "it has passed");
     assert_eq!(wait(429, &[("retry-after", "3"), ("retry-after", "9")]), Some(9));
-    // Only a reset: this is when to come again.
+    // A reset alone says when to come again.
     assert_eq!(wait(429, &[("x-ratelimit-reset", "9")]), Some(9));
 }
 
-/// Partners and the proxies before them write more than RFC 9110 has.
+/// Partners and their proxies write more forms than RFC 9110 allows.
 #[test]
 fn a_wait_is_read_in_every_dialect() {
     let micros = |lines: &[(&str, &str)]| reading(429, lines).report.wait;
@@ -204,7 +205,7 @@ fn wait_statuses_are_settings() {
 }
 
 #[test]
-fn a_grpc_status_in_the_head_is_a_rejection() {
+fn grpc_statuses_in_heads_are_rejections() {
     let wait = |lines: &[(&str, &str)]| {
         let ResponseReading { result, report } = reading(200, lines);
         (result == CallResult::Rejected).then_some(report.wait)
@@ -224,7 +225,7 @@ fn a_grpc_status_in_the_head_is_a_rejection() {
     for other in ["0", "2", "13"] {
         assert_eq!(wait(&[("grpc-status", other), ("grpc-retry-pushback-ms", "70")]), None, "{other}");
     }
-    // A server that forbids to repeat the call.
+    // The server forbids us to repeat the call.
     assert_eq!(wait(&[exhausted, ("grpc-retry-pushback-ms", "-1")]), None);
 }
 
@@ -251,7 +252,7 @@ fn hostile_values_are_capped_or_ignored() {
         None
     );
     assert_eq!(governing(&[("x-ratelimit-remaining", "-1"), ("x-ratelimit-reset", "5")]), None);
-    // A cache may repeat the state of an hour ago.
+    // A cache may repeat the state from an hour ago.
     assert_eq!(governing(&[("age", "3600"), ("ratelimit", r#""a";r=0;t=5"#)]), None);
 }
 
@@ -260,7 +261,7 @@ fn vectors(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_vectors_of_the_draft_are_read_or_ignored_as_a_whole() {
+fn the_drafts_vectors_are_read_or_ignored() {
     let examples = vectors(include_str!("../../../../../tests/vectors/draft11.json"));
     let mut read = 0;
     for case in &examples {
@@ -288,7 +289,7 @@ fn the_vectors_of_the_draft_are_read_or_ignored_as_a_whole() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// Whatever a partner sends, the numbers are in bounds.
+    /// For any response, the numbers are in bounds.
     #[test]
     fn any_head_is_read(
         status in prop::sample::select(vec![200_u16, 403, 429, 503]),
@@ -324,10 +325,10 @@ proptest! {
     }
 }
 
-/// The answers of public APIs: `tests/vectors/partners.json` has the status and the fields that their documentation
+/// Answers from public APIs: `tests/vectors/partners.json` has the status and the fields that their documentation
 /// shows, at 2026-09-21 14:13:20, and the expected reading.
 #[test]
-fn the_answers_of_public_apis_are_read() {
+fn answers_of_public_apis_are_read() {
     let cases = vectors(include_str!("../../../../../tests/vectors/partners.json"));
     let mut partners = std::collections::BTreeSet::new();
     for case in &cases {

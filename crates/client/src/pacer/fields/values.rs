@@ -11,16 +11,16 @@ use super::{MAX_BYTES, SECOND};
 /// from now.
 const FIRST_EPOCH_SECOND: u64 = 1_000_000_000;
 
-/// From here on, it is an instant in milliseconds.
+/// From this number on, it is an instant in milliseconds.
 const FIRST_EPOCH_MILLI: u64 = 100_000_000_000;
 
-/// From here on, in microseconds.
+/// From this number on, it is an instant in microseconds.
 const FIRST_EPOCH_MICRO: u64 = 100_000_000_000_000;
 
-/// From here on, in nanoseconds.
+/// From this number on, it is an instant in nanoseconds.
 const FIRST_EPOCH_NANO: u64 = 100_000_000_000_000_000;
 
-/// The units of a span, in microseconds. `ms` comes before `m`, which it begins with.
+/// The units for a span, in microseconds. `ms` comes before its prefix `m`.
 const UNITS: [(&[u8], u64); 8] = [
     (b"ms", 1_000),
     (b"us", 1),
@@ -32,7 +32,7 @@ const UNITS: [(&[u8], u64); 8] = [
     (b"s", SECOND),
 ];
 
-/// Reads a field of one number.
+/// Reads a field that contains one number.
 pub(super) fn number(headers: &HeaderMap, name: &HeaderName) -> Option<u64> {
     whole(line(headers, name)?)
 }
@@ -43,7 +43,7 @@ pub(super) fn whole(text: &[u8]) -> Option<u64> {
     parse_digits(split(text).0)
 }
 
-/// The value of a field that occurs exactly once, unless it is too long.
+/// Returns the value of a field that occurs exactly once, unless it is too long.
 pub(super) fn line<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a [u8]> {
     let line = only_line(headers, name).filter(|line| line.len() <= MAX_BYTES)?;
     Some(line.as_bytes().trim_ascii())
@@ -71,7 +71,7 @@ pub(super) fn seconds_until(text: &[u8], now: SystemTime) -> Option<u64> {
     Some(instant?.saturating_sub(since_1970))
 }
 
-/// Reads a number with or without decimals as a count of `unit`ths, rounded up.
+/// Reads a number with or without decimals, in `unit`ths, rounded up.
 pub(super) fn decimal(text: &[u8], unit: u64) -> Option<u64> {
     let (whole, decimals) = split(text);
     let whole = parse_digits(whole)?.saturating_mul(unit);
@@ -109,7 +109,7 @@ pub(super) fn span(mut text: &[u8]) -> Option<u64> {
     Some(micros)
 }
 
-/// Reads an instant of RFC 3339, with or without seconds, as seconds since 1970, rounded up.
+/// Reads an RFC 3339 instant, with or without seconds, as seconds since 1970, rounded up.
 fn rfc3339(text: &[u8]) -> Option<u64> {
     let digits = |range: std::ops::Range<usize>| parse_digits(text.get(range)?);
     let marks = [text.get(4)?, text.get(7)?, text.get(13)?];

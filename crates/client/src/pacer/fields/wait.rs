@@ -1,4 +1,4 @@
-//! `Retry-After` and its kin: the wait that a rejection states.
+//! `Retry-After` and related fields: the wait that a rejection states.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ use tower_sluice::internal::{date, seconds_in};
 use super::values::{decimal, line, span};
 use super::{MAX_BYTES, MAX_RESET, SECOND};
 
-/// The wait in milliseconds. Some AI services and a cloud's database send it, and round `Retry-After` from it.
+/// The wait in milliseconds. Some AI services and a cloud database send it, and round `Retry-After` from it.
 const IN_MILLIS: [HeaderName; 2] =
     [HeaderName::from_static("retry-after-ms"), HeaderName::from_static("x-ms-retry-after-ms")];
 
@@ -23,8 +23,8 @@ pub(super) fn stated(headers: &HeaderMap, now: SystemTime) -> Option<u64> {
     Some(if wait == 0 { SECOND } else { wait.min(MAX_RESET * SECOND) })
 }
 
-/// Reads the longest wait in a line. RFC 9110 has whole seconds or a date; partners and their proxies also send
-/// decimals, units, and a list of either, which two lines become.
+/// Reads the longest wait in a line. RFC 9110 allows whole seconds or a date. Partners and their proxies also send
+/// decimals, units, and lists, which two lines become.
 fn retry_after(line: &HeaderValue, now: SystemTime) -> Option<u64> {
     if let Some(seconds) = date(line).and_then(|_| seconds_in(line, || now)) {
         return Some(seconds.saturating_mul(SECOND));

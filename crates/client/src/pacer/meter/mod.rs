@@ -1,6 +1,6 @@
-//! The metrics of a layer with a name, and its log lines.
+//! The metrics for a layer with a name, and its log lines.
 //!
-//! No label contains a partner: a program that calls addresses which its users choose would have a series for each.
+//! No label contains a partner, because a program that calls addresses from its users would have a series for each.
 
 #[cfg(feature = "metrics")]
 mod series;
@@ -17,7 +17,7 @@ use tower_sluice::internal::Lock;
 use self::series::Series;
 use super::log;
 
-/// The result of a call, or of one attempt of it that was sent.
+/// The result of a call, or of an attempt that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallResult {
     /// The partner has answered.
@@ -146,8 +146,9 @@ impl PacerMeter {
 mod tests {
     use super::*;
 
+    /// A layer logs ten lines per second.
     #[test]
-    fn ten_lines_are_logged_in_a_second_and_the_others_are_counted() {
+    fn excess_log_lines_are_counted() {
         let meter = PacerMeter::default();
         let logged: Vec<_> = (0..25).map(|call| meter.may_log(5_000_000 + call)).collect();
         assert!(logged[..10].iter().all(|left_out| *left_out == Some(0)));

@@ -1,4 +1,4 @@
-//! A stand-in for the series without the feature `metrics`: nothing is counted.
+//! A stand-in for the series without the feature `metrics`, which counts nothing.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The series of a layer, in the `metrics` facade.
+//! A layer's series, in the `metrics` facade.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const WAITING: &str = "tower_sluice.rate_limiting.waiting_calls";
 const TIME_IN_LINE: &str = "tower_sluice.rate_limiting.outgoing_call.time_in_line";
 const THROTTLED: &str = "tower_sluice.rate_limiting.throttled_partners";
 
-/// Handles are made at the first call, since a program may install its recorder after it has built the layer.
+/// Handles are created at the first call, since a program may install its recorder after it has built the layer.
 #[derive(Debug, Default)]
 pub(super) struct Series(OnceLock<Handles>);
 

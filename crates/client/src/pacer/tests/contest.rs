@@ -1,6 +1,6 @@
-//! Clients of several processes share the quota of a partner that answers a bare 429 beyond it, as in the experiments
-//! of "Rethinking HTTP API Rate Limiting: A Client-Side Approach" (arXiv 2510.04516). Each client always has ten calls
-//! to make, and sees no other client. On tokio's paused clock.
+//! Clients in several processes share the quota of a partner that answers a bare 429 beyond it, as in the experiments
+//! in "Rethinking HTTP API Rate Limiting: A Client-Side Approach" (arXiv 2510.04516). Each client always has ten calls
+//! to make, and does not see other clients. Tokio's clock is paused.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -22,12 +22,12 @@ enum Strategy {
     Retry,
     /// Waits for a random time up to a second, 2, 4, … 64 seconds, each call for itself.
     Backoff,
-    /// Sends nothing for a second, all calls of the client together, and then at will.
+    /// Sends nothing for a second, all the client's calls together, and then at will.
     Pause,
     Pacer,
 }
 
-/// The partner, and the latencies of the way to it: half of 50 ms to three halves.
+/// The partner, and the latencies on the way to it: half of 50 ms to three halves.
 struct World {
     partner: Partner,
     random: u64,
@@ -115,7 +115,7 @@ async fn work(strategy: Strategy, world: Shared, paused: Arc<Lock<Instant>>, pac
     }
 }
 
-/// The calls that were served in percent of the quota, and the rejections per thousand calls that were served.
+/// The calls that were served in percent of the quota, and the rejections per thousand served calls.
 #[derive(Clone, Copy, Debug)]
 struct Score {
     used: u64,
@@ -123,7 +123,7 @@ struct Score {
 }
 
 async fn contest(strategy: Strategy, partner: Partner, states_wait: bool, seconds: u64, clients: u64) -> Score {
-    // A client that learns nothing does the same in each window.
+    // A client that learns nothing behaves alike in each window.
     let learns = matches!(strategy, Strategy::Backoff | Strategy::Pacer);
     let (time, quota) = partner.quota(if learns { seconds } else { 120 } * SECOND);
     let (random, begun) = (88_172_645_463_325_252, Instant::now());
@@ -144,10 +144,10 @@ async fn contest(strategy: Strategy, partner: Partner, states_wait: bool, second
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_that_share_a_quota_behind_bare_429s_learn_its_pace() {
+async fn bare_429s_teach_a_shared_pace() {
     println!("rejections per thousand calls served (and the share of the quota used)");
     println!("{:48}{:>14}{:>14}{:>14}{:>14}", "", "retry 1 s", "backoff", "pause 1 s", "pacer");
-    // With eight clients, it is the table of the guide.
+    // With eight clients, it is the table in the guide.
     for clients in [8, 2].into_iter().take(rounds(1, 2).min(2)) {
         for (name, partner, seconds) in [
             ("100 per 10 s", Partner::window(100, 10), 600),
@@ -169,7 +169,7 @@ async fn clients_that_share_a_quota_behind_bare_429s_learn_its_pace() {
     }
 }
 
-/// Each client that obeys `Retry-After` to the letter comes back at the same instant as the others.
+/// Clients that obey `Retry-After` to the letter would all come back at one instant.
 #[tokio::test(start_paused = true)]
 async fn a_stated_wait_teaches_a_pace_too() {
     for (name, partner, seconds) in [

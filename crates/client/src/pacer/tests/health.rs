@@ -1,4 +1,4 @@
-//! The health of a partner against a naive model, and what the throttle promises.
+//! A partner's health against a naive model, and the promises that the throttle makes.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::pacer::throttle::AdaptiveThrottle;
 /// Every call ever made, each looked at again for each decision.
 #[derive(Default)]
 struct Naive {
-    /// The twelfth of a window in which it was sent, and whether it was accepted; `None` without an answer yet.
+    /// The twelfth of a window in which it was sent, and whether it was accepted, once it was answered.
     sent: Vec<(u64, Option<bool>)>,
     throttled: Vec<u64>,
-    /// When each call was accepted that came after the last failure.
+    /// When each call after the last failure was accepted.
     streak: Vec<u64>,
     admitted: u64,
 }
@@ -53,7 +53,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn health_is_that_of_the_naive_model(
+    fn health_equals_the_naive_model(
         percent in 1..=100_u32,
         most in 1..=100_u32,
         window in 1..20_u64,
@@ -84,7 +84,7 @@ proptest! {
         }
     }
 
-    /// Whatever the clock does, nothing panics, and a second after a call was let go the next one is.
+    /// For any clock, nothing panics, and a second after a call was let go, the next one is.
     #[test]
     fn a_hostile_clock_stops_no_probe(clock in prop::collection::vec(prop_oneof![0..3 * SECOND, 0..u64::MAX / 2], 1..100)) {
         let throttle = AdaptiveThrottle::new();
@@ -101,8 +101,8 @@ proptest! {
     }
 }
 
-/// Sends what the throttle lets go at a steady rate, and has the partner judge it at once. Returns the calls that were
-/// sent, and those that were accepted.
+/// Sends calls at a steady rate, as far as the throttle lets them go, and has the partner judge them at once. Returns
+/// how many calls were sent, and how many were accepted.
 fn run(
     health: &mut PartnerHealth,
     throttle: &AdaptiveThrottle,
@@ -113,7 +113,7 @@ fn run(
     let (mut sent, mut accepted, mut draw) = (0, 0, 0_u64);
     for call in seconds.start * per_second..seconds.end * per_second {
         let now = call * SECOND / per_second;
-        // Multiples of the golden ratio are spread evenly, so that no count depends on luck.
+        // Multiples of the golden ratio are spread evenly, so the counts do not depend on luck.
         draw = draw.wrapping_add(0x9e37_79b9_7f4a_7c15);
         if health.admit(now, throttle, || draw).is_sent {
             let mark = health.send(now, throttle);
@@ -126,7 +126,7 @@ fn run(
 }
 
 #[test]
-fn a_partner_that_accepts_half_gets_all_calls() {
+fn partners_that_accept_half_get_everything() {
     for per_second in [1, 100] {
         let mut calls = 0;
         let every_second = |_| {
@@ -138,13 +138,14 @@ fn a_partner_that_accepts_half_gets_all_calls() {
     }
 }
 
+/// The next probe notices a recovery.
 #[test]
-fn a_dead_partner_gets_a_probe_per_second_and_a_recovery_is_noticed_by_the_next_one() {
+fn dead_partners_are_probed_each_second() {
     let (mut health, throttle) = (PartnerHealth::default(), AdaptiveThrottle::new());
     run(&mut health, &throttle, 0..60, 100, |_| true);
     run(&mut health, &throttle, 60..300, 100, |_| false);
     let (sent, _) = run(&mut health, &throttle, 300..600, 100, |_| false);
-    // Of 30,000 calls: one per second, and one in a thousand by the formula.
+    // One call per second is sent out of 30,000, and one in a thousand by the formula.
     assert!((300..340).contains(&sent), "{sent} probes");
     let mut first = None;
     let (sent, _) = run(&mut health, &throttle, 600..610, 100, |now| {
@@ -158,10 +159,10 @@ fn a_dead_partner_gets_a_probe_per_second_and_a_recovery_is_noticed_by_the_next_
     assert_eq!(sent, 1_000);
 }
 
-/// A partner that can take 20 calls per second, of 200. It takes them at the beginning of each second: a run of
+/// The partner can take 20 of 200 calls per second. It takes them at the beginning of each second, and a run of
 /// successes must not open the throttle.
 #[test]
-fn an_overloaded_partner_gets_a_small_multiple_of_what_it_accepts() {
+fn overloaded_partners_get_few_more_calls() {
     for (throttle, most) in [(AdaptiveThrottle::new(), 220), (AdaptiveThrottle::new().success_percent(90), 130)] {
         let (mut health, mut second, mut taken) = (PartnerHealth::default(), 0, 0);
         let mut partner = |now| {
@@ -179,11 +180,11 @@ fn an_overloaded_partner_gets_a_small_multiple_of_what_it_accepts() {
     }
 }
 
-/// A call is counted before it is sent: a partner that never answers is throttled before its calls end.
+/// A call is counted before it is sent, so a partner that never answers is throttled before its calls end.
 #[test]
-fn a_partner_that_never_answers_is_throttled_before_its_calls_time_out() {
+fn silent_partners_are_throttled_before_timeouts() {
     let (mut health, throttle) = (PartnerHealth::default(), AdaptiveThrottle::new());
-    // A thousand calls at once to a partner of which nothing is known: none is rejected.
+    // A thousand calls go to an unknown partner at once, without a rejection.
     for _ in 0..1_000 {
         assert!(health.admit(0, &throttle, || 0).is_sent);
         health.send(0, &throttle);
@@ -193,7 +194,7 @@ fn a_partner_that_never_answers_is_throttled_before_its_calls_time_out() {
 }
 
 #[test]
-fn failures_of_a_program_with_few_calls_reject_none() {
+fn few_calls_are_never_throttled() {
     let (mut health, throttle) = (PartnerHealth::default(), AdaptiveThrottle::new());
     for call in 0..11 {
         assert!(health.admit(call, &throttle, || 0).is_sent);

@@ -5,8 +5,9 @@ use std::thread;
 use super::servers::await_until;
 use super::*;
 
+/// Its script is not killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_server_is_a_fault_and_its_script_is_not_killed() {
+async fn a_busy_server_is_a_fault() {
     let server = RedisServer::with(&["--busy-reply-threshold", "50"]);
     let redis = patient(&server);
     assert_eq!(charge(&redis, "a").await, Ok(1));
@@ -26,7 +27,7 @@ async fn a_busy_server_is_a_fault_and_its_script_is_not_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_script_that_the_server_lost_is_sent_in_full_once() {
+async fn a_lost_script_is_sent_once() {
     let mut server = RedisServer::start();
     let redis = patient(&server);
     for sum in 1..=5 {
@@ -54,8 +55,9 @@ async fn a_script_that_the_server_lost_is_sent_in_full_once() {
     assert_eq!(state(&redis), BreakerState::Closed);
 }
 
+/// A call fails twice, the second time on a new connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_is_a_fault_after_a_new_connection() {
+async fn a_replica_is_a_fault() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
@@ -73,7 +75,7 @@ async fn a_replica_is_a_fault_after_a_new_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_is_promoted_is_used() {
+async fn a_promoted_replica_is_used() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let redis = patient(&replica);
@@ -83,9 +85,9 @@ async fn a_replica_that_is_promoted_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
+async fn missing_memory_and_replicas_have_faults() {
     let server = RedisServer::start();
-    // A setting with a bad and a good value, and the fault of the bad one.
+    // A setting with a bad and a good value, and the bad one's fault.
     for (setting, bad, good, reason) in
         [("maxmemory", "1", "0", FaultKind::OutOfMemory), ("min-replicas-to-write", "1", "0", FaultKind::NoReplicas)]
     {
@@ -99,7 +101,7 @@ async fn servers_without_memory_or_replicas_have_faults_of_their_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ping_closes_the_breaker_of_a_server_that_was_out_of_reach() {
+async fn a_ping_closes_an_unreachable_servers_breaker() {
     let mut server = RedisServer::start();
     let redis = patient(&server);
     server.kill();
@@ -112,8 +114,9 @@ async fn a_ping_closes_the_breaker_of_a_server_that_was_out_of_reach() {
     assert!(charge(&redis, "a").await.is_ok());
 }
 
+/// The server had answered with an error.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ping_does_not_close_the_breaker_of_a_server_that_answered_with_an_error() {
+async fn a_ping_keeps_a_failing_servers_breaker() {
     let server = RedisServer::start();
     let redis = patient(&server);
     server.run::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
@@ -123,7 +126,7 @@ async fn a_ping_does_not_close_the_breaker_of_a_server_that_answered_with_an_err
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
+async fn a_failed_save_has_its_own_fault() {
     let server = RedisServer::with(&["--save", "3600 1", "--dbfilename", "taken"]);
     let redis = patient(&server);
     assert!(charge(&redis, "a").await.is_ok());
@@ -136,7 +139,7 @@ async fn a_server_that_cannot_save_has_a_fault_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_without_its_primary_has_a_fault_of_its_own() {
+async fn an_orphaned_replica_has_its_own_fault() {
     let mut primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &["--replica-serve-stale-data", "no"]);
     primary.kill();
@@ -145,7 +148,7 @@ async fn a_replica_without_its_primary_has_a_fault_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
+async fn too_many_clients_have_their_own_fault() {
     let server = RedisServer::start();
     let mut first = server.connection();
     ::redis::cmd("CONFIG").arg(&["SET", "maxclients", "1"]).query::<()>(&mut first).unwrap();
@@ -156,7 +159,7 @@ async fn a_server_with_too_many_clients_has_a_fault_of_its_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_of_a_call_do_not_count_against_the_node() {
+async fn a_calls_errors_spare_the_node() {
     static WRONG: Script = Script::new("return redis.call('LPUSH', KEYS[1], 'x')");
     // The server does not name the command that a script may not run.
     static FORBIDDEN: Script = Script::new("local call = redis.call\nreturn call('LPUSH', KEYS[1], 'x')");
@@ -191,7 +194,7 @@ async fn errors_of_a_call_do_not_count_against_the_node() {
 
 /// The server rejects the login, so no script runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_database_that_cannot_be_selected_is_no_fault_of_the_script() {
+async fn a_bad_database_is_no_script_fault() {
     let server = RedisServer::with(&["--busy-reply-threshold", "50"]);
     server.run::<()>(&["ACL", "SETUSER", "narrow", "on", ">geheim", "~*", "+@all", "-select"]);
     let open = |url: String| Redis::single(url).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
@@ -209,9 +212,9 @@ async fn a_database_that_cannot_be_selected_is_no_fault_of_the_script() {
     script.join().unwrap();
 }
 
-/// The servers that are not there do not hide this server's answer.
+/// So is a plain server as a cluster. Missing servers do not hide this server's answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_no_sentinel_and_in_no_cluster_is_misconfigured() {
+async fn a_plain_server_as_sentinel_is_misconfigured() {
     let server = RedisServer::start();
     let nowhere = || format!("redis://127.0.0.1:{}", servers::free_port());
     let urls = [nowhere(), nowhere(), server.url(), nowhere(), nowhere()];
@@ -224,7 +227,7 @@ async fn a_server_that_is_no_sentinel_and_in_no_cluster_is_misconfigured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_url_chooses_the_database_and_the_socket() {
+async fn a_url_chooses_database_and_socket() {
     let server = RedisServer::with(&["--unixsocket", "socket"]);
     let dir: Vec<String> = server.run(&["CONFIG", "GET", "dir"]);
     let open = |url: String| Redis::single(url).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
@@ -236,7 +239,7 @@ async fn a_url_chooses_the_database_and_the_socket() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_types_of_replies_are_returned_unchanged() {
+async fn all_reply_types_are_returned_unchanged() {
     static KINDS: Script = Script::new("return {1, 'two', false, {ok = 'OK'}}");
     let server = RedisServer::start();
     let call = ScriptCall { script: &KINDS, ..add("a") };

@@ -25,9 +25,9 @@ fn commands(server: &RedisServer, name: &str) -> u32 {
     stat.strip_prefix("calls=").and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Three nodes take a while to start, so all tests of live nodes share them.
+/// Three nodes take a while to start, so all tests with live nodes share them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_go_to_the_nodes_of_their_keys() {
+async fn calls_go_to_their_keys_nodes() {
     let cluster = RedisCluster::start(3, 0);
     every_slot_has_its_node(&cluster).await;
     one_url_is_enough(&cluster).await;
@@ -57,7 +57,7 @@ async fn one_url_is_enough(cluster: &RedisCluster) {
     for node in 0..3 {
         assert_eq!(charge(&redis, &name_at(cluster, node)).await, Ok(1));
     }
-    // Opened as a single server, the node reports keys of other nodes as a misconfiguration.
+    // Opened as a single server, the node reports other nodes' keys as a misconfiguration.
     let single = patient(&cluster.nodes[0]);
     assert_eq!(charge(&single, &name_at(cluster, 1)).await, Err(FaultKind::Misconfigured));
 }

@@ -9,7 +9,7 @@ use super::servers::{RedisCluster, await_until};
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_failover_loses_what_was_not_replicated_and_nothing_else() {
+async fn a_failover_loses_only_unreplicated_charges() {
     let mut primary = RedisServer::start();
     let link = Proxy::to(primary.address());
     let replica = RedisServer::replica_of(link.address(), &[]);
@@ -68,7 +68,7 @@ async fn a_failover_is_followed_through_sentinels() {
     assert_eq!(redis.health()[0].name(), replica.address().to_string());
     let charged = charged(&replica, "a");
     assert!((2..=2 + unknown).contains(&charged), "{charged}, with {unknown} of unknown outcome");
-    // As a URL, with a database. The sentinel that did not lead the failover learns of it later than the other.
+    // As a URL, with a database. The sentinel that did not lead the failover hears about it later than the other.
     for sentinel in &sentinels {
         await_until("it names the new primary", || names(sentinel, &replica));
     }
@@ -78,7 +78,7 @@ async fn a_failover_is_followed_through_sentinels() {
 
 /// The silent sentinel fails last, and must not make a wrong name look like an outage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_a_sentinel_does_not_know_is_misconfigured() {
+async fn an_unknown_primary_name_is_misconfigured() {
     let primary = RedisServer::start();
     let sentinel = RedisServer::sentinel("main", primary.address());
     let silent = Proxy::to(sentinel.address());
@@ -98,7 +98,7 @@ async fn a_name_that_a_sentinel_does_not_know_is_misconfigured() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_hangs_is_a_timeout_that_names_it() {
+async fn a_hanging_sentinel_is_named() {
     let server = RedisServer::start();
     let silent = Proxy::to(server.address());
     silent.set(Mode::BlackHole);
@@ -128,7 +128,7 @@ fn silent_after_login() -> SocketAddr {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_sentinel_that_wants_a_login_has_a_fault_of_its_own() {
+async fn a_sentinels_login_has_its_own_fault() {
     let primary = RedisServer::start();
     let sentinel = RedisServer::sentinel("main", primary.address());
     let with_login = sentinel.url().replace("//", "//:geheim@");
@@ -140,7 +140,7 @@ async fn a_sentinel_that_wants_a_login_has_a_fault_of_its_own() {
 
 /// A planned failover: the old primary lives on as a replica, and says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sentinels_are_asked_when_the_primary_became_a_replica() {
+async fn a_demoted_primary_asks_the_sentinels() {
     let primary = RedisServer::start();
     let replica = RedisServer::replica_of(primary.address(), &[]);
     let sentinel = RedisServer::sentinel("main", primary.address());
@@ -161,7 +161,7 @@ async fn sentinels_are_asked_when_the_primary_became_a_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_recovered_server_gets_one_connection_per_client() {
+async fn a_recovery_makes_one_connection_per_client() {
     let mut server = RedisServer::start();
     // Like eight processes, these clients share no state.
     let all: Vec<_> = (0..8).map(|_| patient(&server)).collect();
@@ -200,7 +200,7 @@ async fn a_recovered_server_gets_one_connection_per_client() {
 
 /// Six nodes take a while to start, so one test covers all their failures.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_move_to_replicas_when_nodes_of_a_cluster_die() {
+async fn keys_move_to_replicas_of_dead_nodes() {
     let mut cluster = RedisCluster::start(3, 1);
     let redis = patient_with(Redis::cluster(cluster.urls()));
     let name_at = |node: usize| {

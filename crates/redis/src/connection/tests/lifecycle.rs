@@ -27,7 +27,7 @@ fn runtimes_come_and_go() {
 }
 
 #[test]
-fn outside_of_a_runtime_a_call_is_a_fault() {
+fn outside_a_runtime_calls_are_faults() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let call = add("a");
     let mut future = std::pin::pin!(redis.call(&call));
@@ -78,7 +78,7 @@ async fn connecting_continues_for_later_calls() {
 }
 
 #[test]
-fn transitions_are_logged_once_each_and_without_passwords() {
+fn transitions_are_logged_once_without_passwords() {
     let (log, _guard) = Log::start();
     let lines = || {
         let lines = log.lines();

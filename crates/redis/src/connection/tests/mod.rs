@@ -76,7 +76,7 @@ fn charged(server: &RedisServer, name: &str) -> i64 {
     server.run::<Option<i64>>(&["GET", key(name).as_str()]).unwrap_or(0)
 }
 
-/// Returns the state of the breaker of the only node.
+/// Returns the only node's breaker state.
 fn state(redis: &Redis) -> BreakerState {
     redis.health()[0].breaker()
 }

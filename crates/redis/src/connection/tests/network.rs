@@ -1,11 +1,11 @@
-//! Faults of the network.
+//! Network faults.
 
 use futures_util::FutureExt;
 
 use super::proxy::{Mode, Proxy};
 use super::*;
 
-/// A timeout that each call without an answer waits for. Ten times the duration of a call on a busy machine.
+/// A timeout that each call without an answer waits for. Ten times a call's duration on a busy machine.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
 fn through(proxy: &Proxy) -> Redis {
@@ -61,8 +61,9 @@ async fn a_refused_connection_opens_the_breaker() {
     assert_eq!(state(&redis), BreakerState::Closed);
 }
 
+/// Once the breaker is open, calls fail at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_hole_costs_one_timeout_per_call_until_the_breaker_opens() {
+async fn black_holes_cost_one_timeout_per_call() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = through(&proxy);
@@ -103,7 +104,7 @@ async fn a_half_open_connection_is_replaced() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
+async fn calls_to_a_slow_server_are_bounded() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(TIMEOUT).max_in_flight(256).open().unwrap();
@@ -130,8 +131,8 @@ async fn ten_thousand_calls_to_a_slow_server_are_bounded() {
     assert_eq!(redis.health()[0].in_flight(), Some(0));
     proxy.set(Mode::Pass);
     recovers(&redis, "other").await;
-    // The most calls in flight, the same number again when the first of them give up, and a probe or two. A busy
-    // machine begins more before it notices that the first have failed.
+    // The maximum number of calls in flight, the same number again when the first of them give up, and a probe or two.
+    // A busy machine begins more before it notices that the first have failed.
     let sent = charged(&server, "a");
     assert!((1..5_000).contains(&sent), "{sent} of 10,000 were sent");
 }
@@ -175,7 +176,7 @@ async fn flapping_opens_the_breaker_once_per_outage() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_is_a_charge_that_is_kept() {
+async fn a_lost_answer_keeps_its_charge() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     // Long enough for each call to be sent.
@@ -192,7 +193,7 @@ async fn a_lost_answer_is_a_charge_that_is_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reset_is_never_followed_by_a_second_charge() {
+async fn a_reset_never_charges_twice() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = patient_through(&proxy);
@@ -235,7 +236,7 @@ async fn answers_may_arrive_byte_by_byte() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stale_connection_is_replaced_without_a_failure() {
+async fn a_stale_connection_is_replaced_silently() {
     let server = RedisServer::start();
     let redis = patient(&server);
     for sum in 1..=20 {

@@ -1,5 +1,5 @@
-//! The queue's scripts, as the server runs them, and how to read their replies. They make the steps of a
-//! [`Timeline`], whose end is the state of a bucket.
+//! The queue's scripts, as the server runs them, and how to read their replies. They make a [`Timeline`]'s steps, whose
+//! end is a bucket's state.
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, reason = "small numbers, short tests")]
@@ -12,7 +12,7 @@ use tower_sluice::time::Timestamp;
 
 use crate::script::{BadReply, Grid, Key, MicrosSpan, NO_MARK, Script, ScriptCall, ScriptReply, UnfitQuota, whole};
 
-/// A queue is a bucket with holes: its scripts are made of the blocks of a bucket, and of some of its own.
+/// A queue is a bucket with holes: its scripts are made from a bucket's blocks, and from some of its own.
 macro_rules! queue_script {
     ($new:ident, $block:literal) => {
         Script::$new(concat!(
@@ -100,7 +100,7 @@ impl QueueScript {
             let plus = end.iter().position(|byte| *byte == b'+')?;
             let micros = whole(&end[..plus])?;
             let rest = whole(&end[plus + 1..])?;
-            // As for the end of the timeline: another quota may have had finer parts.
+            // Limited as for the timeline's end, because another quota may have had finer parts.
             Some(self.grid.units(MicrosSpan { micros, rest: rest.min(self.grid.parts() - 1) }))
         });
         Some([ends.next()??, ends.next()??])

@@ -26,10 +26,10 @@ use crate::support::trace::Trace;
 /// multiple of the prime.
 const SCALES: [u64; 2] = [1, 100_000_000_003];
 
-/// An interval, in units of 1/`limit` nanosecond: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
+/// An interval, in 1/`limit` nanoseconds: a second is `limit` × 10⁹ of these units, and has `limit` intervals.
 const INTERVAL: u128 = 1_000_000_000;
 
-/// The scripts of a queue, and the decisions of a process on their answers.
+/// A queue's scripts, and a process's decisions on their answers.
 struct Queue {
     script: QueueScript,
     terms: QueueTerms,
@@ -96,7 +96,7 @@ impl Queue {
 }
 
 /// A naive model: a request takes the first stretch that is free and wide enough, and departs as soon as the stretch
-/// ends at most `burst` intervals later, or if it is wider than that, when it begins. In units of 1/`limit` nanosecond.
+/// ends at most `burst` intervals later, or if it is wider than that, when it begins. In 1/`limit` nanoseconds.
 struct Naive {
     limit: u128,
     burst: u128,
@@ -133,7 +133,7 @@ impl Naive {
         Ok(wait.div_ceil(self.limit))
     }
 
-    /// Returns the millisecond at which all is paid for, if anything is owed at `now`.
+    /// Returns the millisecond at which everything is paid for, if anything is owed at `now`.
     fn paid_at(&self, now: u128) -> Option<i64> {
         let (_, end) = self.taken.last().filter(|(_, end)| *end > now)?;
         Some(end.div_ceil(1_000_000 * self.limit) as i64)
@@ -158,7 +158,7 @@ fn reservations_match_a_naive_list() {
         ("reservations in holes", into_holes > 100),
     ]) {
         let number = trace.step();
-        // Three and seven per second are no whole numbers of microseconds.
+        // Three and seven per second do not take whole numbers of microseconds.
         let rate = random.pick(&[1, 2, 3, 5, 7, 8, 1_000]);
         let scale = random.pick(&SCALES);
         let limit = rate * scale;
@@ -212,8 +212,7 @@ fn reservations_match_a_naive_list() {
             let before = naive.taken.clone();
             let expected = naive.arrive(now_units, cost.into());
             let (decision, state) = queue.admission(&answer, cost, patience).unwrap();
-            // The known state predicts the server's rejection, for any cost and patience of the request that it was
-            // learnt from.
+            // The known state predicts the server's rejection, for any cost and patience in the request that taught it.
             let rejection = Some(decision).filter(|decision| !decision.is_allowed());
             assert_eq!(predicted.unwrap_or(rejection), rejection);
             predicted_rejections += u32::from(predicted.flatten().is_some());
@@ -239,7 +238,7 @@ fn reservations_match_a_naive_list() {
     );
 }
 
-/// Three per second is no whole number of microseconds: reservations fit into holes to the last part.
+/// Three per second do not take a whole number of microseconds, and reservations fit into holes to the last part.
 #[test]
 fn reservations_fit_into_holes() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
@@ -275,9 +274,9 @@ fn reservations_fit_into_holes() {
 }
 
 #[test]
-fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
+fn a_full_queue_advertises_exact_retries() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
-    // Three per second is no whole number of microseconds.
+    // Three per second do not take a whole number of microseconds.
     let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let mut arrive = |micros| {
         let answer = server.run(micros, &queue.call(key("a"), 1, None));
@@ -297,7 +296,7 @@ fn a_rejection_of_a_full_queue_says_exactly_when_to_retry() {
 }
 
 /// A timeline whose edges may all be next to edges that matter; some rests belong to finer parts. It may reach beyond
-/// the bounds of `queue`, as others have reserved it. Also returns the ends of its holes, and its own.
+/// the bounds of `queue`, as others have reserved it. Returns the ends of its holes, and its own, too.
 fn stored_timeline(random: &mut Xorshift, queue: &Queue, now: u64, scale: u64) -> (String, Vec<u128>) {
     let grid = &queue.grid;
     let grain = grid.units(MicrosSpan { micros: 0, rest: 1 });
@@ -325,7 +324,7 @@ fn stored_timeline(random: &mut Xorshift, queue: &Queue, now: u64, scale: u64) -
     let due = match random.below(6) {
         // Behind the last hole.
         0 | 1 => MicrosSpan { micros: micros + random.below(2), rest: rest(random) },
-        // At the edge of a debt of whole requests, or a little more.
+        // At the edge of a debt in whole requests, or a little more.
         2 => {
             let now = grid.units(MicrosSpan { micros: now, rest: 0 });
             grid.span(now + grid.price(scale * random.below(8)) + grain * u128::from(random.below(2)))
@@ -345,14 +344,14 @@ fn stored_timeline(random: &mut Xorshift, queue: &Queue, now: u64, scale: u64) -
     (format!("{due}{text} {most}"), ends)
 }
 
-/// Returns the timeline after the return of a reservation of `price` that is paid for at `paid`, if there is such a
+/// Returns the timeline after a reservation with `price` that is paid for at `paid` was returned, if there is such a
 /// reservation.
 fn returned(mut timeline: Timeline, now: u128, price: u128, paid: u128) -> Option<Timeline> {
     timeline.give_back(now, price, paid).then_some(timeline)
 }
 
 #[test]
-fn scripts_change_timelines_as_rust_does() {
+fn scripts_match_rusts_timelines() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut seen = [0; 4];
@@ -442,7 +441,7 @@ fn scripts_change_timelines_as_rust_does() {
 
 /// A request with little patience finds a queue in which others wait for longer: their debt is kept.
 #[test]
-fn impatient_requests_keep_the_debt_of_patient_ones() {
+fn impatient_requests_keep_patient_debts() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = Queue::new(&Quota::per_second(1), 10, Duration::from_secs(30));
     let mut arrive = |patience| {
@@ -462,7 +461,7 @@ fn impatient_requests_keep_the_debt_of_patient_ones() {
 
 /// Such a debt comes from a clock that was set back: no request would be admitted for years.
 #[test]
-fn a_debt_above_the_greatest_is_reduced_to_it() {
+fn a_debt_is_cut_to_the_greatest() {
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let years = format!("-{} 60000000", START + (1 << 48));
@@ -484,7 +483,7 @@ fn a_debt_above_the_greatest_is_reduced_to_it() {
 }
 
 #[test]
-fn a_refund_without_cost_or_receipt_needs_no_call() {
+fn an_empty_refund_needs_no_call() {
     let queue = Queue::new(&Quota::per_second(3), 2, Duration::from_secs(30));
     let receipt = bucket_receipt(queue.grid.now(at(START)));
     assert!(queue.refund(key("a"), 1, receipt).is_some());
@@ -520,9 +519,9 @@ fn a_foreign_string_is_an_error() {
 }
 
 /// Arrivals with the same cost and patience in one run, some of them at the same key, against Rust over a plain map. A
-/// key that holds something else, or is of another type, has to be asked for alone.
+/// key with foreign content, or with another type, has to be asked for alone.
 #[test]
-fn arrivals_in_one_run_are_decided_as_if_alone() {
+fn arrivals_in_one_run_are_independent() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&[&QUEUE, &QUEUE_REFUND]);
     let mut let_in = 0;
@@ -586,9 +585,9 @@ fn mistakes_in_the_scripts_are_noticed() {
         Changes {
             block: include_str!("lua/open.lua"),
             properties: &[
-                scripts_change_timelines_as_rust_does,
+                scripts_match_rusts_timelines,
                 reservations_match_a_naive_list,
-                arrivals_in_one_run_are_decided_as_if_alone,
+                arrivals_in_one_run_are_independent,
                 a_foreign_string_is_an_error,
             ],
             changes: &[
@@ -606,11 +605,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/take.lua"),
-            properties: &[
-                scripts_change_timelines_as_rust_does,
-                reservations_fit_into_holes,
-                reservations_match_a_naive_list,
-            ],
+            properties: &[scripts_match_rusts_timelines, reservations_fit_into_holes, reservations_match_a_naive_list],
             changes: &[
                 ("if not parts then first_rest, last_rest = 0, 0 end", ""),
                 ("first_rest >= parts then first_rest = parts - 1", "first_rest > parts then first_rest = parts - 1"),
@@ -644,11 +639,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/refund.lua"),
-            properties: &[
-                scripts_change_timelines_as_rust_does,
-                reservations_fit_into_holes,
-                reservations_match_a_naive_list,
-            ],
+            properties: &[scripts_match_rusts_timelines, reservations_fit_into_holes, reservations_match_a_naive_list],
             changes: &[
                 ("ARGV[8] + 0, ARGV[9] + 0", "ARGV[8] + 0, 0"),
                 ("last - price, last_rest - price_rest", "last - price, last_rest"),
@@ -692,7 +683,7 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("lua/close.lua"),
-            properties: &[scripts_change_timelines_as_rust_does],
+            properties: &[scripts_match_rusts_timelines],
             changes: &[
                 ("if state then state = state .. tag end", ""),
                 ("old, tag = text, ''", "tag = ''"),
@@ -701,15 +692,12 @@ fn mistakes_in_the_scripts_are_noticed() {
         },
         Changes {
             block: include_str!("../../script/lua/each_key.lua"),
-            properties: &[
-                arrivals_in_one_run_are_decided_as_if_alone,
-                impatient_requests_keep_the_debt_of_patient_ones,
-            ],
+            properties: &[arrivals_in_one_run_are_independent, impatient_requests_keep_patient_debts],
             changes: &[("ARGV[7] or 0", "0"), ("get = redis.pcall", "get = call"), ("KEYS[index]", "KEYS[1]")],
         },
         Changes {
             block: include_str!("../../script/lua/close.lua"),
-            properties: &[scripts_change_timelines_as_rust_does, a_foreign_string_is_an_error],
+            properties: &[scripts_match_rusts_timelines, a_foreign_string_is_an_error],
             changes: &[
                 ("if problem and keys == 1 then return redis.error_reply(problem) end", ""),
                 ("(expires + 999) / 1000", "expires / 1000"),

@@ -24,7 +24,7 @@ use crate::support::trace::Trace;
 
 const DAY: u64 = 86_400_000_000;
 
-/// Returns a tree of these members.
+/// Returns a tree with these members.
 fn formula(random: &mut Xorshift, members: Range<usize>, depth: u32) -> Formula {
     if members.len() == 1 && (depth == 0 || random.below(4) > 0) {
         return Formula::Member(members.start);
@@ -54,9 +54,9 @@ fn choose(
     })
 }
 
-/// The first set whose keys all have room is what the formula chooses, with any members outside of the call.
+/// The formula chooses the first set whose keys all have room, with any members outside the call.
 #[test]
-fn the_alternatives_are_the_choices_of_the_formula() {
+fn alternatives_are_the_formulas_choices() {
     let mut random = Xorshift::seeded();
     for _ in 0..20_000 {
         let members = 1 + random.below(10) as usize;
@@ -196,9 +196,9 @@ fn member(random: &mut Xorshift, server: &mut ManualServer, name: String, has_qu
     }
 }
 
-/// Random trees over members of all algorithms: several requests in one run, some for the same keys.
+/// Random trees over members with all algorithms: several requests in one run, some for the same keys.
 #[test]
-pub(super) fn the_script_charges_what_the_formula_chooses() {
+pub(super) fn the_script_charges_the_formulas_choice() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&ALL);
     let mut first = 0;
@@ -273,8 +273,8 @@ pub(super) fn the_script_charges_what_the_formula_chooses() {
     println!("{first} charged by the first alternative, {later} by a later one, {rejected} rejected");
 }
 
-/// Holds a conversation about two limits of a day, of which the first that has room is charged. Returns the units that
-/// are left of both, whether they were charged, and the number of calls.
+/// Holds a conversation about two daily limits, and charges the first that has room. Returns the units that are left in
+/// both, whether they were charged, and the number of calls.
 fn talk_about_either<A: Scripted + Copy>(
     server: &mut ManualServer,
     make: fn(Quota) -> A,
@@ -311,7 +311,7 @@ fn talk_about_either<A: Scripted + Copy>(
 /// A key under another quota than the call's may have room once it is converted. So no other alternative is charged
 /// before it is.
 #[test]
-pub(super) fn nothing_is_charged_in_place_of_a_key_that_is_under_another_quota() {
+pub(super) fn another_quota_stops_later_alternatives() {
     check_another_quota(TokenBucket::new);
     check_another_quota(FixedWindow::new);
 }
@@ -321,7 +321,7 @@ fn check_another_quota<A: Scripted + Copy>(make: fn(Quota) -> A) {
     let quota = |limit| Some(Quota::per_day(limit));
     let mut talk = |quotas, cost| talk_about_either(&mut server, make, quotas, cost);
     assert_eq!(talk([None, None], 8), ([(10, true), (10, false)], 1));
-    // The key has no quota behind its state yet, and has room under the quota of the question.
+    // The key has no quota behind its state yet, and has room under the caller's quota.
     assert_eq!(talk([quota(20), None], 8), ([(12, true), (10, false)], 2));
     // The other key is under another quota, and is converted although it is not charged.
     assert_eq!(talk([quota(20), quota(30)], 3), ([(4, true), (30, false)], 1));
@@ -332,9 +332,9 @@ fn check_another_quota<A: Scripted + Copy>(make: fn(Quota) -> A) {
     assert_eq!(talk([None, None], 3), ([(0, false), (4, true)], 2));
 }
 
-/// A request of a bundle whose first alternative holds something else is made alone, and then fails.
+/// If the key in a request's first alternative has foreign content, the request leaves its bundle, and then fails.
 #[test]
-pub(super) fn nothing_is_charged_in_place_of_a_key_that_cannot_be_read() {
+pub(super) fn an_unreadable_key_stops_later_alternatives() {
     let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_day(1));
     let [good, other, foreign, beside] = ["good", "other", "foreign", "beside"].map(key);
@@ -350,9 +350,9 @@ pub(super) fn nothing_is_charged_in_place_of_a_key_that_cannot_be_read() {
     assert_eq!((server.get(&beside), server.get(&foreign).as_deref()), (None, Some("hello")));
 }
 
-/// A call of a process whose clock is wrong has no bounds for the present window, which may have room.
+/// If a process's clock is wrong, its call does not have bounds for the present window, which may have room.
 #[test]
-fn nothing_is_charged_in_place_of_a_window_that_the_call_does_not_know() {
+fn an_unknown_window_stops_later_alternatives() {
     let server = RefCell::new(ManualServer::new(&ALL));
     let daily = CalendarWindow::daily(2);
     let bucket = TokenBucket::new(Quota::per_day(10));
@@ -365,7 +365,7 @@ fn nothing_is_charged_in_place_of_a_window_that_the_call_does_not_know() {
         ready(Ok(server.borrow_mut().run(START, &call)))
     };
     let compose = |charges| decide_first(charges, Some(&alternatives));
-    // A window that has begun continues, whatever the call knows.
+    // A window that has begun continues, even if the call does not know it.
     for (asked, charged, expected_calls) in
         [(START - 2 * DAY, [1, 0], 2), (START - 2 * DAY, [1, 0], 1), (START, [0, 1], 1)]
     {

@@ -97,7 +97,7 @@ pub(super) fn each_key_is_charged_as_if_alone() {
 
 /// With any text in one key, the other keys are charged. That key stays as it is, and needs a call of its own.
 #[test]
-pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
+pub(super) fn an_unreadable_key_concerns_no_other() {
     fn check<A: Scripted>(algorithm: &A) {
         let (_server, mut connection) = start();
         let [list, foreign] = [key("list"), key("foreign")];
@@ -113,7 +113,7 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
             let replies = ScriptReply::read_each(&reply, 5, 1).unwrap();
             let charged: Vec<_> = replies.iter().map(|reply| reply.as_ref().map(|reply| reply.admitted)).collect();
             assert_eq!(charged, [Some(1), None, Some(1), None, Some(1)], "{value:?}");
-            // The same with one of two keys.
+            // One of two keys.
             let keys = [list.clone(), key(format!("{run} c"))].into_iter().collect();
             let call = ScriptCall { keys, ..decide(algorithm, key(""), 1, 1, NOW) };
             let reply = evalsha(&call, &hash_of(call.script)).query(&mut connection).unwrap();
@@ -132,7 +132,7 @@ pub(super) fn a_key_that_cannot_be_read_concerns_no_other() {
 /// Checks against Rust over a plain map: requests for a bucket and two windows, some with shared keys. One key may only
 /// be read.
 #[test]
-pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
+pub(super) fn requests_for_several_keys_are_independent() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&ALL);
     let mut batch = 0;
@@ -213,7 +213,7 @@ pub(super) fn each_request_for_several_keys_is_decided_as_if_alone() {
 
 /// With any text in one key, requests without this key are charged, and requests with it charge nothing.
 #[test]
-pub(super) fn a_request_for_a_key_that_cannot_be_read_concerns_no_other() {
+pub(super) fn an_unreadable_keys_request_concerns_no_other() {
     let (_server, mut connection) = start();
     let [list, foreign, used_up] = ["list", "foreign", "used up"].map(key);
     cmd("SET").arg(used_up.as_str()).arg("-9000000000000000").exec(&mut connection).unwrap();

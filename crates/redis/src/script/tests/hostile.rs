@@ -19,10 +19,10 @@ use crate::script::{ScriptReply, Scripted, decide};
 use crate::support::cases::cases;
 use crate::support::trace::Trace;
 
-/// Texts that are no states of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
-/// may end with a plus and a fraction, and the states of windows have counts below 10^15 behind colons.
+/// Texts that are not a state of any algorithm. All states begin with a minus and a number below 2^53. A bucket's state
+/// may end with a plus and a fraction, and windows' states have counts below 10^15 behind colons.
 pub(super) const FOREIGN: [&str; 48] = [
-    // Other types of values.
+    // Other types.
     "",
     "hello",
     "\0",
@@ -64,7 +64,7 @@ pub(super) const FOREIGN: [&str; 48] = [
     "-1+",
     "-1+-1",
     "-1+1-",
-    // Invalid standings, and a standing that is over, before text that is no state.
+    // Invalid standings, and a standing that is over, before text that is not a state.
     "!",
     "!5",
     "!5:6!-1",
@@ -121,7 +121,7 @@ pub(super) fn a_foreign_value_is_an_error() {
 /// Later ends of windows, in microseconds, are above the numbers that a double represents exactly. A fixed window may
 /// have such a number.
 #[test]
-pub(super) fn an_end_that_is_too_late_is_an_error() {
+pub(super) fn a_late_end_is_an_error() {
     let (_server, mut connection) = start();
     let window = CalendarWindow::monthly(10);
     let name = key("late");

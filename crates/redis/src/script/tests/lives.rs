@@ -1,4 +1,4 @@
-//! The lifetimes of keys, states from the future, and the number of scripts that the server caches.
+//! The lifetimes of keys, states from the future, and how many scripts the server caches.
 
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ fn check_life<A: Scripted>(connection: &mut Connection, algorithm: &A, name: &st
 }
 
 #[test]
-pub(super) fn keys_live_for_as_long_as_they_owe() {
+pub(super) fn keys_live_while_they_owe() {
     let (_server, mut connection) = start();
     // These windows are too long to end during the test.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
@@ -69,9 +69,9 @@ fn check_returned<A: Scripted>(connection: &mut Connection, algorithm: &A) {
 }
 
 #[test]
-pub(super) fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
+pub(super) fn a_fully_refunded_key_is_deleted() {
     let (_server, mut connection) = start();
-    // Time has paid off a little of the bucket's debt, so it owes less than the price: the refund covers all of it.
+    // Time has paid off a little of the bucket's debt, so it owes less than the price, and the refund covers it all.
     let quota = Quota::per(10, Duration::from_secs(10_000_000));
     check_returned(&mut connection, &FixedWindow::new(quota));
     check_returned(&mut connection, &SlidingWindow::new(quota));
@@ -80,7 +80,7 @@ pub(super) fn a_key_that_owes_nothing_after_a_refund_is_deleted() {
 }
 
 #[test]
-pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
+pub(super) fn a_reset_key_leaves_no_trace() {
     let mut server = ManualServer::new(&ALL);
     let window = FixedWindow::new(Quota::per_day(5));
     let charge = decide(&window, key("a"), 5, 1, NOW);
@@ -95,7 +95,7 @@ pub(super) fn a_key_that_is_reset_is_as_if_it_had_never_been() {
 
 /// If one of several keys cannot be read, the call is an error and charges no key, before or behind it.
 #[test]
-pub(super) fn one_unreadable_key_of_several_stops_the_call() {
+pub(super) fn one_unreadable_key_stops_the_call() {
     let (_server, mut connection) = start();
     let window = FixedWindow::new(Quota::per_day(5));
     let keys = ["a", "b", "c"].map(key);
@@ -110,15 +110,15 @@ pub(super) fn one_unreadable_key_of_several_stops_the_call() {
 }
 
 #[test]
-pub(super) fn a_state_from_the_future_locks_no_client_out() {
+pub(super) fn a_future_state_locks_no_client_out() {
     let mut server = ManualServer::new(&ALL);
     let bucket = TokenBucket::new(Quota::per_second(1).burst(5));
     let fixed = FixedWindow::new(Quota::per_minute(5));
     let sliding = SlidingWindow::new(Quota::per_minute(5));
     let hour = 3_600_000_000;
     let later = START + 6_000_000;
-    // A window from the future counts as the next: so three windows pass, the present one, the next one, and one in
-    // which that still counts.
+    // A window from the future counts as the next, so three windows pass: the present one, the next one, and one in
+    // which the next still counts.
     let three_windows = Duration::from_secs(180);
     let keys = ["bucket", "fixed", "sliding"].map(key);
 
@@ -174,7 +174,7 @@ pub(super) fn the_server_caches_one_script_per_source() {
 /// The bounds in a call follow the caller's clock. If it is wrong by more than half a window, a window that has begun
 /// continues, and no window begins.
 #[test]
-pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
+pub(super) fn no_calendar_window_begins_by_callers_clocks() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let day = 86_400_000_000;
@@ -210,7 +210,7 @@ pub(super) fn no_window_of_the_calendar_begins_by_the_clock_of_a_caller() {
 }
 
 #[test]
-pub(super) fn a_window_that_has_begun_continues_with_any_clock_of_the_caller() {
+pub(super) fn a_begun_window_continues_with_any_clock() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let year = 366 * 86_400_000_000;
@@ -223,9 +223,9 @@ pub(super) fn a_window_that_has_begun_continues_with_any_clock_of_the_caller() {
     assert!(rejected.is_uncovered(&daily, at(START + year)));
 }
 
-/// A key from the future, or of another calendar, counts in the present window, from the first rejection on.
+/// A key from the future, or from another calendar, counts in the present window, from the first rejection on.
 #[test]
-pub(super) fn a_state_of_another_calendar_counts_in_the_present_window() {
+pub(super) fn another_calendars_state_counts_at_present() {
     let mut server = ManualServer::new(&ALL);
     let berlin = |window: CalendarWindow| window.zone("Europe/Berlin").unwrap();
     let daily = berlin(CalendarWindow::daily(5));

@@ -1,4 +1,4 @@
-//! States of buckets after live changes: their marks name the rates by which their debts are times.
+//! Bucket states after live changes: their marks name the rates by which their debts are times.
 
 use tower_sluice::algorithm::{Algorithm, GcraState, TokenBucket};
 use tower_sluice::internal::remote::testing::ReplayApplied as _;
@@ -15,7 +15,7 @@ use crate::script::random::Xorshift;
 use crate::store::conversation::{ConversationPart, KeyPart, Quotas};
 use crate::support::effort::rounds;
 
-/// Charges or refunds like a caller of a process with these quotas. Returns the decision, and the number of calls.
+/// Charges or refunds like a caller in a process with these quotas. Returns the decision, and the number of calls.
 fn ask(
     server: &mut ManualServer,
     bucket: &TokenBucket,
@@ -92,7 +92,7 @@ pub(super) fn a_charge_of_another_rate_stays() {
     let _ = ask(&mut server, &ten, &before, (5, Some(receipt)), START);
     let _ = ask(&mut server, &thousand, &after, (5, Some(receipt)), START);
     assert_eq!(ask(&mut server, &thousand, &after, (1, None), START).0.remaining(), 993);
-    // And a charge of the same rate is refunded.
+    // And a charge at the same rate is refunded.
     let receipt = ask(&mut server, &thousand, &after, (3, None), START).0.receipt();
     let _ = ask(&mut server, &thousand, &after, (3, Some(receipt)), START);
     assert_eq!(ask(&mut server, &thousand, &after, (1, None), START).0.remaining(), 992);

@@ -87,13 +87,13 @@ fn decide_all(charges: impl IntoIterator<Item = ScriptCharge>) -> ScriptCall {
 /// The outcome of a request that may be a retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Once<S> {
-    /// A free retry: the key's numbers without a charge, the receipt of the budget, and the state of the key.
+    /// A free retry: the key's numbers without a charge, the budget's receipt, and the key's state.
     Free(Decision, Receipt, Option<S>),
-    /// An ordinary charge or rejection: the decision, and the state of the key after it.
+    /// An ordinary charge or rejection: the decision, and the key's state after it.
     Ordinary(Decision, Option<S>),
 }
 
-/// The refund of a charge under the quota of `algorithm` to a state under the quota of `kept`. `None` without a charge.
+/// Refunds a charge under the quota of `algorithm` to a state under the quota of `kept`. `None` without a charge.
 fn refund<A: Scripted>(
     algorithm: &A,
     kept: &A,
@@ -106,7 +106,7 @@ fn refund<A: Scripted>(
         .then(|| ScriptCharge::new(kept, key, cost, asked).refunding(algorithm, cost, receipt, asked).alone())
 }
 
-/// Holds a conversation about one key at `micros`, and returns the number of its calls.
+/// Holds a conversation about one key at `micros`, and returns how many calls it took.
 fn talk<A: Scripted, S: Subject<A>>(server: &mut ManualServer, part: &mut KeyPart<A, S>, micros: u64) -> u64 {
     for calls in 1..4 {
         let call = part.charge(at(micros)).alone();
@@ -125,18 +125,18 @@ fn target<'a, A: Scripted>(algorithm: &'a A, quota: Option<Quota>, limiter: Quot
 }
 
 impl ScriptReply {
-    /// Returns the outcome of a call for one key.
+    /// Returns the outcome for one key.
     fn applied<A: Scripted>(&self, algorithm: &A) -> Result<Applied<A::State>, BadReply> {
         let old = self.text(0)?.state(algorithm, self.now)?;
         Ok(Applied { now: self.now, old, standing: Standing::default(), kept: None, charged: self.admitted })
     }
 
-    /// Returns the decision on the key at `index` of a `decide_all`, by itself.
+    /// Returns the decision on the key at `index` in a `decide_all`, by itself.
     fn decision<A: Scripted>(&self, algorithm: &A, index: usize, cost: u64) -> Result<Decision, BadReply> {
         Ok(algorithm.decide(self.state(algorithm, index)?, self.now, cost).0)
     }
 
-    /// Whether a call that was made for `asked` did not have the window of the server's time.
+    /// Whether a call that was made for `asked` did not have the window at the server's time.
     fn is_uncovered<A: Scripted>(&self, algorithm: &A, asked: Timestamp) -> bool {
         self.admitted == 0 && !algorithm.covers(asked, self.now)
     }
@@ -151,7 +151,7 @@ impl ScriptReply {
         Ok(Once::Ordinary(decisions[0], state))
     }
 
-    /// Returns the decisions on the requests of a charge with the same arguments, and the state after them.
+    /// Returns the decisions on the requests in a charge with the same arguments, and the state after them.
     #[allow(clippy::type_complexity, reason = "no name would say more")]
     fn replay<A: Scripted>(
         &self,

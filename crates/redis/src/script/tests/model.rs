@@ -17,10 +17,10 @@ pub(super) trait Model: Algorithm<State: PartialEq + Debug> {
     /// Corrects a state from the future.
     fn clamped(&self, state: Self::State, now: Timestamp) -> Self::State;
 
-    /// Whether the state owes nothing: a refund that leaves such a state deletes the key.
+    /// Whether the state owes nothing, so that a refund that leaves it deletes the key.
     fn is_nothing(&self, state: &Self::State, now: Timestamp) -> bool;
 
-    /// Whether the window has ended: then its charges are paid off, and a clock that is set back does not revive them.
+    /// Whether the window has ended. Then its charges are paid off, and a clock that is set back does not revive them.
     fn is_over(&self, state: &Self::State, now: Timestamp) -> bool;
 }
 

@@ -141,7 +141,7 @@ fn request(limit: u64, cost: u64) -> (ScriptCall, FixedWindow, FixedWindow) {
 /// A cost that the limit can never admit may be a free retry, if the budget can admit it, such as after a quota was
 /// lowered.
 #[test]
-pub(super) fn a_cost_above_the_limit_charges_only_the_budget() {
+pub(super) fn an_impossible_cost_charges_only_the_budget() {
     let (_server, mut connection) = start();
     let ask = |connection: &mut Connection, cost| {
         let (call, limit, budget) = request(2, cost);
@@ -157,8 +157,9 @@ pub(super) fn a_cost_above_the_limit_charges_only_the_budget() {
     assert_eq!(found, ["free", "free", "never", "never", "charged", "later"]);
 }
 
+/// Later uses do not prolong them.
 #[test]
-pub(super) fn a_record_lives_from_the_end_of_the_first_response_after_any_use() {
+pub(super) fn records_live_after_the_first_response() {
     let (_server, mut connection) = start();
     let name = key("record");
     let mut steps = |call: &ScriptCall| -> (Option<String>, i64) {
@@ -184,10 +185,10 @@ pub(super) fn a_record_lives_from_the_end_of_the_first_response_after_any_use() 
 }
 
 #[test]
-pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
+pub(super) fn states_and_budgets_live_while_they_owe() {
     fn check<A: Scripted<Budget = A>>(make: impl Fn(Quota) -> A) {
         let mut server = ManualServer::new(&ALL);
-        // The periods are no whole milliseconds.
+        // The periods are not whole milliseconds.
         let limit = make(Quota::per(7, Duration::from_micros(3_600_000_123)));
         let budget = make(Quota::per(9, DAY));
         let now = at(START);
@@ -209,7 +210,7 @@ pub(super) fn states_and_budgets_live_for_as_long_as_they_owe() {
 
 /// With any text in the keys, no request passes for free, and foreign values stay as they are.
 #[test]
-pub(super) fn foreign_records_budgets_and_states_are_errors() {
+pub(super) fn foreign_texts_are_errors() {
     let (_server, mut connection) = start();
     let (call, limit, budget) = request(5, 1);
     let set = |connection: &mut Connection, name: &str, value: &str| {
@@ -241,7 +242,7 @@ pub(super) fn foreign_records_budgets_and_states_are_errors() {
         ["record", "budget", "state"].map(|name| get(&mut connection, name)),
         [Some("-2".into()), Some("hello".into()), None]
     );
-    // If the state cannot be read, a retry that charged the budget is an error, and the value of the state's key stays.
+    // If the state cannot be read, a retry that charged the budget is an error, and the state's key keeps its value.
     cmd("DEL").arg(key("budget").as_str()).exec(&mut connection).unwrap();
     set(&mut connection, "state", "hello");
     assert_eq!(run(&mut connection, &call).once(&limit, &budget, 1), Err(BadReply::State));
@@ -263,9 +264,9 @@ pub(super) fn foreign_records_budgets_and_states_are_errors() {
     }
 }
 
-/// A reply that contradicts its own states is an error, and in particular no free pass.
+/// A reply that contradicts its own states is an error, and in particular does not pass for free.
 #[test]
-pub(super) fn a_reply_is_checked_against_the_states_in_it() {
+pub(super) fn a_reply_must_match_its_states() {
     let (_, limit, budget) = request(1, 1);
     let window = START / 1_000_000 / 86_400;
     let used_up = |limit: u64| Value::BulkString(format!("-{window}:{limit}").into_bytes());
@@ -307,9 +308,9 @@ pub(super) fn a_reply_is_checked_against_the_states_in_it() {
     assert_eq!(short.once(&limit, &budget, 1), Err(BadReply::Shape));
 }
 
-/// For calendar windows: a call without the window of the server's time can only charge a free retry.
+/// A call without the calendar window at the server's time can only charge a free retry.
 #[test]
-pub(super) fn without_the_window_of_the_server_s_time_only_a_free_retry_passes() {
+pub(super) fn an_unknown_window_admits_only_free_retries() {
     let mut server = ManualServer::new(&ALL);
     let daily = CalendarWindow::daily(5).zone("Europe/Berlin").unwrap();
     let budget = CalendarWindow::budget(Quota::per_day(5));

@@ -1,4 +1,4 @@
-//! Keys whose quotas change: the scripts, with the conversions of their callers, decide like a store in memory.
+//! Keys whose quotas change: the scripts, with their callers' conversions, decide like a store in memory.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -25,11 +25,12 @@ use crate::support::trace::Trace;
 const STEPS: usize = 4_000;
 const KEYS: u64 = 3;
 
-/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each quota of an hour.
-/// So no conversion of a bucket rounds, and the answers are the same.
+/// In microseconds. Time advances by multiples of it, which are whole microseconds of debt under each hourly quota. So
+/// a bucket's conversions do not round, and the answers are the same.
 const GRAIN: u64 = 5_040;
 
-/// Charges like a caller: asks again while the state is under another quota. Also returns the number of calls.
+/// Charges like a caller: asks again while the state is under another quota. Returns the decision and the number of
+/// calls.
 fn charge<A: Scripted>(
     server: &mut ManualServer,
     limiter: &A,
@@ -57,7 +58,7 @@ fn give_back<A: Scripted>(
     let algorithm = limiter.under(quota).unwrap();
     let quotas = Quotas::default();
     let target = target(&algorithm, Some(quota), limiter.quota());
-    // Without other callers, the state stays under the quota of the first answer.
+    // Without other callers, the state stays under the first answer's quota.
     assert!(talk(server, &mut KeyPart::charging((target, &quotas), key.clone(), cost).refunding(receipt), micros) <= 2);
 }
 
@@ -141,9 +142,9 @@ pub(super) fn windows_keep_their_used_units() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// The debt of a converted bucket is rounded up, by less than a microsecond.
+    /// A converted bucket's debt is rounded up, by less than a microsecond.
     #[test]
-    fn a_bucket_is_written_with_less_than_a_microsecond_more(
+    fn a_written_bucket_rounds_within_a_microsecond(
         // Both the longest periods and the greatest limits, up to the rates that fit.
         (limit, period) in prop_oneof![
             (1..=MOST_UNITS, (1..1_u64 << 40).prop_map(|micros| micros * 1_000)),
@@ -163,9 +164,9 @@ proptest! {
     }
 }
 
-/// Also if the call that converts the state charges nothing.
+/// Even if the call that converts the state charges nothing.
 #[test]
-pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
+pub(super) fn a_converted_state_lives_while_it_owes() {
     let mut server = ManualServer::new(&ALL);
     let limiter = FixedWindow::new(Quota::per_hour(10));
     let hour = 3_600_000_000;
@@ -188,7 +189,7 @@ pub(super) fn a_converted_state_lives_for_as_long_as_it_owes() {
     assert_eq!(server.get(&key("a")), None);
 }
 
-/// A clock that was set back: the correction of a state is kept under its quota.
+/// If a clock was set back, a state's correction is kept under its quota.
 #[test]
 pub(super) fn a_corrected_state_keeps_its_quota() {
     fn check<A: Scripted>(limiter: &A) {
@@ -211,9 +212,9 @@ pub(super) fn a_corrected_state_keeps_its_quota() {
     check(&CalendarWindow::daily(7));
 }
 
-/// Customers who move: half-hour zones, both sides of the date line, and periods of other lengths.
+/// Customers who move: half-hour zones, both sides of the date line, and periods with other lengths.
 #[test]
-pub(super) fn windows_of_the_keys_own_move_as_in_memory() {
+pub(super) fn per_key_windows_move_as_in_memory() {
     let zones = ["UTC", "Europe/Berlin", "Asia/Kolkata", "Pacific/Apia", "Pacific/Pago_Pago"];
     follow(&CalendarWindow::daily(5), 1, |random| {
         // Great limits, too: most requests of a key that moves to a greater limit fit.
@@ -227,10 +228,10 @@ pub(super) fn windows_of_the_keys_own_move_as_in_memory() {
     });
 }
 
-/// Two processes have two quotas for one key, and take turns: each charge costs two calls, and together they are
-/// admitted at most the units of the greater quota.
+/// Two processes have two quotas for one key, and take turns. Each charge costs two calls, and together they are
+/// admitted at most the greater quota's units.
 #[test]
-pub(super) fn two_quotas_at_a_time_admit_at_most_the_greater() {
+pub(super) fn two_quotas_admit_at_most_the_greater() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let quotas = [Quota::per_hour(7), Quota::per_hour(60)];
@@ -248,10 +249,10 @@ pub(super) fn two_quotas_at_a_time_admit_at_most_the_greater() {
     assert!((most / 2..=most).contains(&admitted), "{admitted} of {most}");
 }
 
-/// A clock that was set back: beyond a full bucket, a key owes at most the debt that it had beyond one when it was
-/// converted.
+/// After a clock was set back, a key owes, beyond a full bucket, at most its excess at the conversion. So it does not
+/// lock out a client.
 #[test]
-pub(super) fn a_debt_beyond_the_bucket_survives_the_change_and_locks_no_client_out() {
+pub(super) fn a_debt_beyond_the_bucket_survives() {
     let mut server = ManualServer::new(&ALL);
     let limiter = TokenBucket::new(Quota::per_hour(10));
     let small = Quota::per_hour(10);

@@ -1,4 +1,4 @@
-//! The scripts, and the bounds of their quotas, with the counterexamples of the proofs.
+//! Runs the scripts, and checks the bounds on their quotas, with the proofs' counterexamples.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -20,14 +20,14 @@ fn bucket(case: &Counterexample) -> TokenBucket {
     TokenBucket::new(window_quota(case).burst(case.number("burst")))
 }
 
-/// Returns the numbers of a state, and zeros for missing ones. A bucket's first number is without its mark.
+/// Returns a state's numbers, and zeros for missing ones. A bucket's first number is without its mark.
 fn numbers<const N: usize>(state: &str) -> [u128; N] {
     let mut numbers = state.trim_start_matches('-').split(['+', ':']).map(|number| number.parse().unwrap());
     std::array::from_fn(|_| numbers.next().unwrap_or(0_u128) % 10_u128.pow(16))
 }
 
-/// Runs a call at the `now` of a lemma on a key that holds `state`. Returns whether it was admitted or refunded, and
-/// the text of the key after it.
+/// Runs a call at a lemma's `now` on a key that holds `state`. Returns whether it was admitted or refunded, and the
+/// key's text after it.
 fn run(
     server: &RefCell<ManualServer>,
     case: &Counterexample,
@@ -90,7 +90,7 @@ fn scripts_withstand_the_counterexamples() {
     });
 }
 
-/// Checks the estimate of a lemma against doubles, which are the same in Rust, Lua and Python.
+/// Checks a lemma's estimate against doubles, which are the same in Rust, Lua and Python.
 fn check_estimate(case: &Counterexample, window: u64, previous: u64) {
     let period = case.number::<u64>("period") / 1_000;
     let left = (window + 1) * period - case.number::<u64>("now");
@@ -99,7 +99,7 @@ fn check_estimate(case: &Counterexample, window: u64, previous: u64) {
 }
 
 #[test]
-fn bounds_of_quotas_withstand_the_counterexamples() {
+fn quota_bounds_withstand_the_counterexamples() {
     each("crates/redis/src/script/bucket.rs: Grid::check_fit", |case| {
         assert_eq!(Grid::new(&bucket(case).quota()).parts(), case.number::<u64>("parts"));
         [("fits", bucket(case).fits().is_ok().into())]

@@ -1,4 +1,4 @@
-//! Bans, debts and overrides: the scripts, with the computations of their callers, decide like a plain map.
+//! Bans, debts and overrides: the scripts, with their callers' computations, decide like a plain map.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -153,8 +153,8 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         }
     }
 
-    /// A standing without a debt that is over: a script forgets it when it reads the key, also one of a key that is
-    /// banned already.
+    /// A standing without a debt that is over. A script forgets it when it reads the key, even if the key is banned
+    /// already.
     fn present(&self, standing: Standing) -> Standing {
         let is_over = standing.owing_until <= at(self.now);
         if is_over { Standing { owing_until: Timestamp::ZERO, ..standing } } else { standing }
@@ -167,7 +167,7 @@ impl<A: Scripted<State: PartialEq + Debug>> Checked<A> {
         assert!(self.server.expiry(&self.key) >= millis(self.standing.until()));
     }
 
-    /// Bans the key by the number of its bans, of which `bans` has the number and the end of the last, in microseconds.
+    /// Bans the key by the number of its bans. `bans` has this number and the last ban's end, in microseconds.
     fn ban_again(&mut self, growth: &BanGrowth, bans: &mut Option<(u32, u64)>) {
         let answer = self.server.run(self.now, &growing_ban(self.key.clone(), key("bans"), growth));
         let now = at(self.now);
@@ -238,7 +238,7 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
     let mut trace = Trace::of(20);
     while trace.goes_on([("admitted requests", admitted > 100), ("rejected requests", rejected > 200)]) {
         let batch = trace.step();
-        // The times of these quotas are whole microseconds.
+        // These quotas' times are whole microseconds.
         let scale = random.pick(&[1, 100_000_000_000_000]);
         let quota = Quota::per_day(scale * random.pick(&[1, 2, 4, 5, 8]));
         let mut checked = Checked::new(make(quota), batch % 2 > 0);
@@ -286,16 +286,16 @@ fn check<A: Scripted<State: PartialEq + Debug>>(make: impl Fn(Quota) -> A) {
 }
 
 #[test]
-pub(super) fn bans_and_debts_agree_with_a_plain_map() {
+pub(super) fn bans_and_debts_match_a_plain_map() {
     check(TokenBucket::new);
     check(FixedWindow::new);
     check(SlidingWindow::new);
     check(|quota| CalendarWindow::daily(quota.limit()));
 }
 
-/// Random histories of one key, with pauses of all lengths, against a number and a time.
+/// Random histories of one key, with short and long pauses, against a number and a time.
 #[test]
-pub(super) fn bans_grow_by_the_number_of_bans_that_are_not_forgotten() {
+pub(super) fn bans_grow_by_the_remembered_bans() {
     let mut random = Xorshift::seeded();
     for batch in 0..10 {
         let mut checked = Checked::new(TokenBucket::new(Quota::per_day(8)), batch % 2 > 0);
@@ -328,7 +328,7 @@ pub(super) fn bans_grow_by_the_number_of_bans_that_are_not_forgotten() {
 }
 
 #[test]
-pub(super) fn a_foreign_number_of_bans_is_never_replaced() {
+pub(super) fn a_foreign_ban_count_is_never_replaced() {
     let mut server = ManualServer::new(&ALL);
     let (name, bans) = (key("a"), key("bans"));
     let growth = BanGrowth::new(Duration::from_secs(1), 2, Duration::from_secs(9));
@@ -344,7 +344,7 @@ pub(super) fn a_foreign_number_of_bans_is_never_replaced() {
     assert_eq!(answer.text(0).unwrap().standing.banned_until, at(START + 9_000_000));
 }
 
-/// A ban of nine hours does not delete the debt of a bucket of a month.
+/// A nine-hour ban does not delete the debt in a monthly bucket.
 #[test]
 pub(super) fn a_ban_forgets_no_state() {
     let mut checked = Checked::new(TokenBucket::new(Quota::per(8, Duration::from_secs(30 * 86_400))), false);
@@ -354,7 +354,7 @@ pub(super) fn a_ban_forgets_no_state() {
     assert!(checked.server.expiry(&checked.key) >= owes_until);
     checked.pass(DAY);
     assert!(!checked.charge(1).is_allowed());
-    // A debt that is over is no state: a clock that is set back does not bring it back.
+    // A debt that is over is not a state, so a clock that is set back does not restore it.
     let mut server = ManualServer::new(&ALL);
     let name = key("over");
     server.set(&name, &format!("!0:{}:0:!", START - 1));
@@ -363,7 +363,7 @@ pub(super) fn a_ban_forgets_no_state() {
 }
 
 #[test]
-pub(super) fn a_foreign_value_is_never_banned_or_replaced() {
+pub(super) fn a_foreign_value_is_never_replaced() {
     let mut server = ManualServer::new(&ALL);
     let name = key("foreign");
     for value in [

@@ -1,4 +1,4 @@
-//! For any stored state, a script stores the state that Rust computes: states like those of traces, and states at every
+//! For any stored state, a script stores the state that Rust computes: states like those in traces, and states at every
 //! edge.
 
 use std::cmp::Ordering;
@@ -30,7 +30,7 @@ const CORRECTED: usize = 2;
 /// Later than any state.
 const LAST: u64 = (1 << 53) - 1;
 
-/// Draws a time, the text of a key, and a receipt.
+/// Draws a time, a key's text, and a receipt.
 type Draw<A> = fn(&mut Xorshift, &A) -> (u64, String, Receipt);
 
 /// Draws a bucket whose debt is near zero or near a full bucket.
@@ -84,7 +84,7 @@ fn calendar(random: &mut Xorshift, limit: &CalendarWindow) -> (u64, String, Rece
     let ends = |now: u64| limit.end_of_window(at(now)).as_nanos() / 1_000;
     // Sometimes at the end of a window, or next to it.
     let now = if random.below(3) == 0 { ends(now) + random.below(3) - 1 } else { now };
-    // Mostly in the present window: charges of others are not refunded.
+    // Mostly in the present window, because charges to others are not refunded.
     let seconds = [now, ends(now), ends(now), ends(now), ends(ends(now)), ends(now) - 86_400_000_000];
     let seconds = seconds.map(|micros| micros / 1_000_000);
     let [end, charged] = [(); 2].map(|()| random.pick(&seconds));
@@ -217,10 +217,10 @@ fn inverse(number: u64, modulus: u64) -> Option<u64> {
     (a.0 == 1).then(|| u64::try_from(a.1.rem_euclid(modulus)).unwrap())
 }
 
-/// The weight of the previous window is a whole number, differs from one by the smallest possible fraction, or is
-/// anywhere between two. A double would round it up or down, and also beyond the whole number.
+/// The previous window's weight is a whole number, differs from one by the smallest possible fraction, or is anywhere
+/// between two. A double would round it up or down, and possibly beyond the whole number.
 #[test]
-pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
+pub(super) fn weights_near_whole_numbers_round_up() {
     let mut random = Xorshift::seeded();
     let mut server = ManualServer::new(&ALL);
     let mut seen = 0;
@@ -270,7 +270,7 @@ pub(super) fn weights_next_to_a_whole_number_are_rounded_up_exactly() {
 }
 
 #[test]
-pub(super) fn stored_windows_of_the_calendar_agree_with_rust() {
+pub(super) fn stored_calendar_windows_agree_with_rust() {
     let daily = |quota: Quota| CalendarWindow::daily(quota.limit()).zone("Europe/Berlin").unwrap();
     check(daily, |random| Quota::per(window_quota(random).limit(), Duration::from_secs(86_400)), calendar);
 }

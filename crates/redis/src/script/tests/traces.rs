@@ -116,7 +116,7 @@ pub(super) fn lives_as_long<A: Algorithm>(algorithm: &A, state: Option<&A::State
     (paid..=paid + 1).contains(&expiry)
 }
 
-/// The expected reply of the script to one step.
+/// The script's expected reply to one step.
 enum Expected {
     Decisions { cost: u64, decisions: Vec<Decision> },
     Refund { is_owed: bool },
@@ -239,7 +239,7 @@ pub(super) fn sliding_windows_agree() {
     check_traces(SlidingWindow::new, window_quota);
 }
 
-/// Three keys of different algorithms are charged together or not at all. A cost of 0 only reads.
+/// Three keys with different algorithms are charged together or not at all. A cost of 0 only reads.
 #[test]
 pub(super) fn several_are_charged_all_or_none() {
     let mut random = Xorshift::seeded();
@@ -267,7 +267,7 @@ pub(super) fn several_are_charged_all_or_none() {
         let mut now = START + random.below(1 << 50);
         let mut expected = Vec::new();
         for _ in 0..BATCH {
-            // Time never goes back here: the traces of one key cover the correction of states.
+            // Time never goes back here, because the traces with one key cover the correction of states.
             now = now.max(later(&mut random, now, &quotas[batch % 3]));
             let costs = [bucket.max_cost(), fixed.max_cost(), sliding.max_cost()].map(|max| cost(&mut random, max));
             let [a, b, c] = keys.clone();

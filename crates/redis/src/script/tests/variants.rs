@@ -19,7 +19,7 @@ fn mistakes_in_buckets_are_noticed() {
                 hostile::a_foreign_value_is_an_error,
                 traces::several_are_charged_all_or_none,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::a_debt_beyond_the_bucket_survives_the_change_and_locks_no_client_out,
+                own_quotas::a_debt_beyond_the_bucket_survives,
                 marks::a_raised_limit_leaves_used_units,
                 marks::an_unknown_mark_keeps_the_time,
                 marks::a_charge_of_another_rate_stays,
@@ -188,7 +188,7 @@ fn mistakes_in_windows_are_noticed() {
             block: block!("sliding_window_take"),
             properties: &[
                 stored::stored_sliding_windows_agree_with_rust,
-                stored::weights_next_to_a_whole_number_are_rounded_up_exactly,
+                stored::weights_near_whole_numbers_round_up,
                 traces::sliding_windows_agree,
             ],
             changes: &[
@@ -239,16 +239,16 @@ fn mistakes_in_windows_are_noticed() {
 }
 
 #[test]
-fn mistakes_in_windows_of_the_calendar_are_noticed() {
+fn mistakes_in_calendar_windows_are_noticed() {
     all_are_noticed(&[
         Changes {
             block: block!("calendar_window_read"),
             properties: &[
-                stored::stored_windows_of_the_calendar_agree_with_rust,
+                stored::stored_calendar_windows_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
-                hostile::an_end_that_is_too_late_is_an_error,
-                lives::a_window_that_has_begun_continues_with_any_clock_of_the_caller,
-                lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+                hostile::a_late_end_is_an_error,
+                lives::a_begun_window_continues_with_any_clock,
+                lives::no_calendar_window_begins_by_callers_clocks,
                 own_quotas::a_corrected_state_keeps_its_quota,
                 own_quotas::windows_keep_their_used_units,
             ],
@@ -270,8 +270,8 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         Changes {
             block: block!("calendar_window_take"),
             properties: &[
-                stored::stored_windows_of_the_calendar_agree_with_rust,
-                lives::no_window_of_the_calendar_begins_by_the_clock_of_a_caller,
+                stored::stored_calendar_windows_agree_with_rust,
+                lives::no_calendar_window_begins_by_callers_clocks,
                 own_quotas::a_corrected_state_keeps_its_quota,
             ],
             changes: &[
@@ -289,8 +289,8 @@ fn mistakes_in_windows_of_the_calendar_are_noticed() {
         Changes {
             block: block!("calendar_window_refund"),
             properties: &[
-                stored::stored_windows_of_the_calendar_agree_with_rust,
-                own_quotas::windows_of_the_keys_own_move_as_in_memory,
+                stored::stored_calendar_windows_agree_with_rust,
+                own_quotas::per_key_windows_move_as_in_memory,
             ],
             changes: &[
                 ("not is_moved and ", ""),
@@ -317,10 +317,7 @@ fn mistakes_in_the_common_blocks_are_noticed() {
         },
         Changes {
             block: block!("each_key"),
-            properties: &[
-                each_key::a_key_that_cannot_be_read_concerns_no_other,
-                each_key::each_key_is_charged_as_if_alone,
-            ],
+            properties: &[each_key::an_unreadable_key_concerns_no_other, each_key::each_key_is_charged_as_if_alone],
             changes: &[
                 ("if keys > 1 then get", "if keys > 2 then get"),
                 ("if keys > 1 then get = redis.pcall end", ""),
@@ -335,8 +332,8 @@ fn mistakes_in_the_common_blocks_are_noticed() {
                 stored::stored_fixed_windows_agree_with_rust,
                 hostile::a_foreign_value_is_an_error,
                 own_quotas::a_corrected_state_keeps_its_quota,
-                own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
-                each_key::a_key_that_cannot_be_read_concerns_no_other,
+                own_quotas::a_converted_state_lives_while_it_owes,
+                each_key::an_unreadable_key_concerns_no_other,
                 each_key::each_key_is_charged_as_if_alone,
                 own_quotas::buckets_keep_their_used_units,
             ],
@@ -356,7 +353,7 @@ fn mistakes_in_the_common_blocks_are_noticed() {
         Changes {
             block: block!("own_quota"),
             properties: &[
-                own_quotas::a_converted_state_lives_for_as_long_as_it_owes,
+                own_quotas::a_converted_state_lives_while_it_owes,
                 own_quotas::buckets_keep_their_used_units,
                 own_quotas::windows_keep_their_used_units,
             ],
@@ -406,10 +403,10 @@ fn mistakes_in_the_common_blocks_are_noticed() {
             block: block!("several_open"),
             properties: &[
                 traces::several_are_charged_all_or_none,
-                each_key::each_request_for_several_keys_is_decided_as_if_alone,
-                each_key::a_request_for_a_key_that_cannot_be_read_concerns_no_other,
-                alternatives::the_script_charges_what_the_formula_chooses,
-                alternatives::nothing_is_charged_in_place_of_a_key_that_is_under_another_quota,
+                each_key::requests_for_several_keys_are_independent,
+                each_key::an_unreadable_keys_request_concerns_no_other,
+                alternatives::the_script_charges_the_formulas_choice,
+                alternatives::another_quota_stops_later_alternatives,
             ],
             changes: &[
                 ("6 * index - 3", "6 * index - 2"),
@@ -431,12 +428,12 @@ fn mistakes_in_the_common_blocks_are_noticed() {
             block: block!("several_close"),
             properties: &[
                 traces::several_are_charged_all_or_none,
-                lives::one_unreadable_key_of_several_stops_the_call,
-                each_key::each_request_for_several_keys_is_decided_as_if_alone,
-                each_key::a_request_for_a_key_that_cannot_be_read_concerns_no_other,
-                alternatives::the_script_charges_what_the_formula_chooses,
-                alternatives::nothing_is_charged_in_place_of_a_key_that_is_under_another_quota,
-                alternatives::nothing_is_charged_in_place_of_a_key_that_cannot_be_read,
+                lives::one_unreadable_key_stops_the_call,
+                each_key::requests_for_several_keys_are_independent,
+                each_key::an_unreadable_keys_request_concerns_no_other,
+                alternatives::the_script_charges_the_formulas_choice,
+                alternatives::another_quota_stops_later_alternatives,
+                alternatives::an_unreadable_key_stops_later_alternatives,
             ],
             changes: &[
                 ("      charged, ends[index] = 0, false\n", "      ends[index] = false\n"),
@@ -475,10 +472,7 @@ fn mistakes_in_the_common_blocks_are_noticed() {
         },
         Changes {
             block: block!("reset"),
-            properties: &[
-                lives::a_key_that_is_reset_is_as_if_it_had_never_been,
-                standings::bans_grow_by_the_number_of_bans_that_are_not_forgotten,
-            ],
+            properties: &[lives::a_reset_key_leaves_no_trace, standings::bans_grow_by_the_remembered_bans],
             changes: &[
                 ("call('DEL', unpack(KEYS))\n", ""),
                 ("',0'", "',1'"),
@@ -497,8 +491,8 @@ fn mistakes_about_standings_are_noticed() {
             block: block!("standing"),
             properties: &[
                 hostile::a_foreign_value_is_an_error,
-                each_key::a_key_that_cannot_be_read_concerns_no_other,
-                standings::bans_and_debts_agree_with_a_plain_map,
+                each_key::an_unreadable_key_concerns_no_other,
+                standings::bans_and_debts_match_a_plain_map,
             ],
             changes: &[
                 ("if problem then break end\n", ""),
@@ -532,11 +526,11 @@ fn mistakes_about_standings_are_noticed() {
         Changes {
             block: block!("ban"),
             properties: &[
-                standings::a_foreign_value_is_never_banned_or_replaced,
+                standings::a_foreign_value_is_never_replaced,
                 standings::a_ban_forgets_no_state,
-                standings::a_foreign_number_of_bans_is_never_replaced,
-                standings::bans_grow_by_the_number_of_bans_that_are_not_forgotten,
-                standings::bans_and_debts_agree_with_a_plain_map,
+                standings::a_foreign_ban_count_is_never_replaced,
+                standings::bans_grow_by_the_remembered_bans,
+                standings::bans_and_debts_match_a_plain_map,
             ],
             changes: &[
                 ("0, 0, 0, old or ''", "0, 0, 0, ''"),
@@ -569,7 +563,7 @@ fn mistakes_about_standings_are_noticed() {
         },
         Changes {
             block: block!("swap"),
-            properties: &[standings::bans_and_debts_agree_with_a_plain_map],
+            properties: &[standings::bans_and_debts_match_a_plain_map],
             changes: &[
                 ("if old == ARGV[2] then", "if ARGV[2] then"),
                 ("if old == ARGV[2] then", "if false then"),
@@ -579,7 +573,7 @@ fn mistakes_about_standings_are_noticed() {
         },
         Changes {
             block: block!("once_open"),
-            properties: &[standings::bans_and_debts_agree_with_a_plain_map],
+            properties: &[standings::bans_and_debts_match_a_plain_map],
             changes: &[("if banned > now then free = 0 end", ""), ("if banned > now then", "if banned > 0 then")],
         },
     ]);
@@ -591,8 +585,8 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_open"),
             properties: &[
-                once::foreign_records_budgets_and_states_are_errors,
-                once::a_cost_above_the_limit_charges_only_the_budget,
+                once::foreign_texts_are_errors,
+                once::an_impossible_cost_charges_only_the_budget,
                 once::free_retries_agree_with_a_plain_map,
             ],
             changes: &[
@@ -610,9 +604,9 @@ fn mistakes_about_free_retries_are_noticed() {
         Changes {
             block: block!("once_close"),
             properties: &[
-                once::foreign_records_budgets_and_states_are_errors,
-                once::a_record_lives_from_the_end_of_the_first_response_after_any_use,
-                once::states_and_budgets_live_for_as_long_as_they_owe,
+                once::foreign_texts_are_errors,
+                once::records_live_after_the_first_response,
+                once::states_and_budgets_live_while_they_owe,
                 once::free_retries_agree_with_a_plain_map,
             ],
             changes: &[
@@ -630,15 +624,12 @@ fn mistakes_about_free_retries_are_noticed() {
         },
         Changes {
             block: block!("begin_record"),
-            properties: &[once::a_record_lives_from_the_end_of_the_first_response_after_any_use],
+            properties: &[once::records_live_after_the_first_response],
             changes: &[(", 'NX'", ""), ("'PX'", "'EX'"), ("'-' .. ARGV[1]", "'-' .. ARGV[2]")],
         },
         Changes {
             block: block!("raise_record"),
-            properties: &[
-                once::a_record_lives_from_the_end_of_the_first_response_after_any_use,
-                once::foreign_records_budgets_and_states_are_errors,
-            ],
+            properties: &[once::records_live_after_the_first_response, once::foreign_texts_are_errors],
             changes: &[
                 ("free < ARGV[1] + 0", "free <= ARGV[1] + 0"),
                 ("if free and free", "if free"),

@@ -60,12 +60,12 @@ fn all<const N: usize>(parts: [Formula; N]) -> Formula {
     Formula::All(parts.into())
 }
 
-/// What became of a member.
+/// A member's fate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// Charged, with so many units left.
+    /// Charged, with this number of units left.
     Charged(u64),
-    /// It has room, and was not charged: so many units are left.
+    /// It has room, and was not charged. This number of units is left.
     Peeked(u64),
     Rejected,
     NotAsked,
@@ -103,7 +103,7 @@ fn calls(server: &RedisServer) -> u64 {
 }
 
 #[tokio::test]
-async fn alternatives_on_one_server_are_decided_in_one_call() {
+async fn one_call_decides_on_one_servers_alternatives() {
     let server = RedisServer::start();
     let redis = open(&server);
     let [included, overage, shared] =
@@ -126,9 +126,9 @@ async fn alternatives_on_one_server_are_decided_in_one_call() {
     assert_eq!(calls(&server) - before, 7);
 }
 
-/// Eight processes: no limit is exceeded, and the overage is charged only by requests for which too little is included.
+/// Eight processes exceed no limit, and only requests for which too little is included charge the overage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_included_is_used_up_before_the_overage() {
+async fn included_units_precede_the_overage() {
     let server = RedisServer::start();
     let process = async |seed: u64| {
         let redis = open(&server);
@@ -151,7 +151,7 @@ async fn what_is_included_is_used_up_before_the_overage() {
                 }
             }
         }
-        // Whatever is left is too little for a cost above 1.
+        // The remaining units are too few for a cost above 1.
         while let [Charged(_), _] = decide([included.claim("a", 1), overage.claim("a", 0)], &either).await {
             charged[0] += 1;
         }
@@ -166,7 +166,7 @@ async fn what_is_included_is_used_up_before_the_overage() {
 }
 
 #[tokio::test]
-async fn requests_with_the_same_alternatives_share_calls() {
+async fn requests_with_equal_alternatives_share_calls() {
     let server = RedisServer::start();
     let redis = open(&server);
     let [included, overage] = [("included", 1), ("overage", 1)].map(|(name, limit)| Limiter::new(&redis, name, limit));
@@ -177,7 +177,7 @@ async fn requests_with_the_same_alternatives_share_calls() {
     let before = calls(&server);
     for (round, expected) in [(1, [Charged(0), Peeked(1)]), (2, [Rejected, Charged(0)]), (3, [Rejected, Rejected])] {
         assert_eq!(join_all(keys.iter().map(ask)).await, [expected; 65]);
-        // One alone, and 64 requests of two keys in bundles of 32 keys.
+        // One alone, and 64 requests with two keys each in bundles of 32 keys.
         assert_eq!(calls(&server) - before, 5 * round);
     }
     // All at once for one key: each is decided after the other.
@@ -193,13 +193,13 @@ async fn a_call_has_each_key_once() {
     let limiter = Limiter::new(&open(&server), "limiter", 3);
     let claims = || [limiter.claim("a", 2), limiter.claim("a", 1)];
     assert_eq!(decide(claims(), &any([member(0), member(1)])).await, [Charged(1), NotAsked]);
-    // The unit that is left is not taken: the second member decides in another call.
+    // The remaining unit is not taken: the second member decides in another call.
     assert_eq!(decide(claims(), &any([member(0), member(1)])).await, [Rejected, NotAsked]);
     assert_eq!(decide([limiter.claim("a", 1)], &member(0)).await, [Charged(0)]);
 }
 
 #[tokio::test]
-async fn a_ban_and_an_allowance_count_as_no_room_and_as_room() {
+async fn bans_have_no_room_and_allowances_do() {
     let server = RedisServer::start();
     let redis = open(&server);
     let [included, overage] = [("included", 3), ("overage", 3)].map(|(name, limit)| Limiter::new(&redis, name, limit));
@@ -223,9 +223,9 @@ async fn a_ban_and_an_allowance_count_as_no_room_and_as_room() {
     assert_eq!(decide(claims(), &either).await, [Charged(1), Peeked(1)]);
 }
 
-/// A quota that changes is brought over first, so that its units are used up before others are.
+/// A quota that changes is converted first, so that its units are used up before others are.
 #[tokio::test]
-async fn the_alternatives_of_a_key_follow_its_quota() {
+async fn a_keys_alternatives_follow_its_quota() {
     let server = RedisServer::start();
     let redis = open(&server);
     let [included, overage] = [("included", 3), ("overage", 9)].map(|(name, limit)| Limiter::new(&redis, name, limit));
@@ -239,9 +239,10 @@ async fn the_alternatives_of_a_key_follow_its_quota() {
     assert_eq!(ask(plan, 4).await, [Charged(0), Peeked(4)]);
 }
 
-/// Members outside of the call count as members with room: only those are charged that are chosen in that case.
+/// Members outside the call count as members with room, and a call charges only the members that are chosen in that
+/// case.
 #[tokio::test]
-async fn members_on_other_nodes_are_left_to_other_calls() {
+async fn other_nodes_members_need_other_calls() {
     let cluster = RedisCluster::start(3, 0);
     let redis = Redis::cluster(cluster.urls()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();
     let [one, two] = [("one", 1), ("two", 1)].map(|(name, limit)| Limiter::new(&redis, name, limit));
@@ -270,14 +271,14 @@ async fn members_on_other_nodes_are_left_to_other_calls() {
     // With the other node's key first.
     let claims = || [one.claim(&there, 1), one.claim(&here, 1), two.claim(&here, 1)];
     assert_eq!(decide(claims(), &all([member(0), member(1)])).await, [Charged(0), NotAsked, NotAsked]);
-    // Keys of one slot share a call, and of one node only if they are in one slot.
+    // Keys in one slot share a call, and keys on one node only if they are in one slot.
     let claims = [one.claim(&on(2), 1), two.claim(&on(2), 1)];
     assert_eq!(decide(claims, &any([member(0), member(1)])).await, [Charged(0), NotAsked]);
 }
 
-/// The node wants the keys of a call in one slot, and answers that once. Then the first member is decided alone.
+/// The node wants a call's keys in one slot, and answers that once. Then the first member is decided alone.
 #[tokio::test]
-async fn the_one_node_of_a_cluster_decides_on_the_first_member() {
+async fn a_clusters_only_node_decides_the_first() {
     let server = RedisServer::with(&["--cluster-enabled", "yes"]);
     server.run::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
     let redis = open(&server);
@@ -293,9 +294,9 @@ async fn the_one_node_of_a_cluster_decides_on_the_first_member() {
     }
 }
 
-/// Six choices between two members are more than a call lists: the last members are left to another call.
+/// Six choices between two members are more than a call lists, so the last members are left to another call.
 #[tokio::test]
-async fn members_beyond_the_alternatives_of_a_call_are_left_out() {
+async fn members_beyond_the_listed_alternatives_wait() {
     let server = RedisServer::start();
     let redis = open(&server);
     let limiter = Limiter::new(&redis, "limiter", 1);
@@ -309,7 +310,7 @@ async fn members_beyond_the_alternatives_of_a_call_are_left_out() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_gone_fails_the_members_of_the_call() {
+async fn a_lost_server_fails_the_calls_members() {
     let mut server = RedisServer::start();
     let redis = open(&server);
     let limiter = Limiter::new(&redis, "limiter", 1);
@@ -325,7 +326,7 @@ async fn a_server_that_is_gone_fails_the_members_of_the_call() {
 
 /// The others are charged, too: an allowance once made the call read all keys if the cost was beyond the limit.
 #[tokio::test]
-async fn an_allowance_for_any_cost_leaves_the_other_limits_in_force() {
+async fn an_allowance_leaves_other_limits_in_force() {
     let server = RedisServer::start();
     let redis = open(&server);
     let [allowed, other] = [("allowed", 1), ("other", 2)].map(|(name, limit)| Limiter::new(&redis, name, limit));

@@ -10,7 +10,7 @@ fn processes(cluster: &RedisCluster, limit: u64) -> [Arc<SharedConcurrency<Redis
     })
 }
 
-/// The units that a node counts, of all keys.
+/// The units that a node counts, over all keys.
 fn counted_on(node: &RedisServer) -> u64 {
     let of_key = |key: &String| -> u64 {
         let mut connection = node.connection();
@@ -29,7 +29,7 @@ fn is_idle(limiter: &Arc<SharedConcurrency<Redis>>) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_processes_never_exceed_the_limit_of_any_key_on_any_node() {
+async fn two_processes_never_exceed_any_keys_limit() {
     const LIMIT: u64 = 3;
     let cluster = RedisCluster::start(3, 0);
     let processes = processes(&cluster, LIMIT);
@@ -58,9 +58,9 @@ async fn two_processes_never_exceed_the_limit_of_any_key_on_any_node() {
     assert!(used >= 2, "the clients are on several nodes");
 }
 
-/// What is in flight moves along with the slot of its key, and who waits for it finds it there.
+/// Units in flight move along with their key's slot, and a waiter finds them there.
 #[tokio::test]
-async fn units_are_counted_exactly_while_their_slot_moves() {
+async fn units_survive_a_moving_slot_exactly() {
     let cluster = RedisCluster::start(2, 0);
     let [here, there] = processes(&cluster, 2);
     let (one, two) = (take(&here, 1).await.unwrap(), take(&there, 1).await.unwrap());
@@ -77,7 +77,7 @@ async fn units_are_counted_exactly_while_their_slot_moves() {
     from.run::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new]);
     let port = to.address().port().to_string();
     from.run::<()>(&["MIGRATE", "127.0.0.1", &port, &name, "0", "5000"]);
-    // The slot is half moved: one unit is released on its new node, of which only a redirection tells.
+    // The slot is half moved. One unit is released on its new node, which only a redirection names.
     drop(one);
     until("it is released", || counted_on(to) == 1).await;
     for node in [to, from] {

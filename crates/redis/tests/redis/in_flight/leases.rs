@@ -1,5 +1,5 @@
-//! Processes that die or stand still, and what is renewed. Nothing depends on how fast this machine is: the end of a
-//! lease is read from the server, by whose clock it ends.
+//! Processes that die or stand still, and the renewal of leases. A lease's end is read from the server, by whose clock
+//! it ends, so the tests do not depend on this machine's speed.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ const LIMIT: u64 = 4;
 /// The variable that makes [`this_process_holds_units`] do so.
 const URL: &str = "SLUICE_TEST_HOLDS_UNITS_ON";
 
-/// A process of its own, which runs this test binary and holds three units.
+/// A separate process, which runs this test binary and holds three units.
 struct Holder(Child);
 
 impl Holder {
@@ -48,7 +48,8 @@ impl Drop for Holder {
     }
 }
 
-/// What a [`Holder`] runs, until its standard input ends with the process that started it. Otherwise, nothing.
+/// The program that a [`Holder`] runs, until its standard input ends with the process that started it. Otherwise, does
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn this_process_holds_units() {
     let Ok(url) = std::env::var(URL) else { return };
@@ -58,8 +59,8 @@ async fn this_process_holds_units() {
     tokio::task::spawn_blocking(|| std::io::read_to_string(std::io::stdin())).await.unwrap().unwrap();
 }
 
-/// Takes all units as soon as the server hands them out: not before the lease of the process that holds three has
-/// ended, and at the first attempt after that.
+/// Takes all units as soon as the server grants them: not before the lease of the process that holds three has ended,
+/// and at the first attempt after that.
 async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a SharedConcurrency<Redis>) -> Taken<'a> {
     loop {
         let (end, began) = (fields(server).iter().map(|(_, end)| *end).max(), server_time(server));
@@ -73,7 +74,7 @@ async fn take_all_after_the_lease<'a>(server: &RedisServer, limiter: &'a SharedC
 }
 
 #[tokio::test]
-async fn the_units_of_a_killed_process_are_free_when_its_lease_ends() {
+async fn units_of_killed_processes_return() {
     let server = RedisServer::start();
     let limiter = process(&server, LIMIT, HOUR);
     let mut holder = Holder::start(&server);
@@ -87,7 +88,7 @@ async fn the_units_of_a_killed_process_are_free_when_its_lease_ends() {
 }
 
 #[tokio::test]
-async fn a_process_that_stood_still_reports_its_units_again() {
+async fn a_stalled_process_reports_its_units_again() {
     let server = RedisServer::start();
     let limiter = process(&server, LIMIT, HOUR);
     let holder = Holder::start(&server);
@@ -107,7 +108,7 @@ async fn a_process_that_stood_still_reports_its_units_again() {
 }
 
 #[tokio::test]
-async fn units_are_counted_for_as_long_as_they_are_held() {
+async fn units_count_while_they_are_held() {
     some_attempt_async("this machine does not stand still for half a lease", async || {
         let server = RedisServer::start();
         let [limiter, other] = [LEASE, HOUR].map(|lease| process(&server, LIMIT, lease));
@@ -130,9 +131,10 @@ async fn units_are_counted_for_as_long_as_they_are_held() {
     .await;
 }
 
-/// A request that is over takes nothing with it that others renew.
+/// Only units held for longer than half a lease are renewed. The end of one request does not affect units that others
+/// renew.
 #[tokio::test]
-async fn only_what_lasts_longer_than_half_a_lease_is_renewed() {
+async fn short_requests_are_not_renewed() {
     let server = RedisServer::start();
     let limiter = process(&server, LIMIT, 60 * SECOND);
     drop(take(&limiter, 1).await);

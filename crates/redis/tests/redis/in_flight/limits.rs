@@ -1,4 +1,4 @@
-//! Keys with limits of their own, in several processes.
+//! Keys with their own limits, in several processes.
 
 use tower_sluice::Decision;
 
@@ -12,9 +12,9 @@ fn release(limiter: &SharedConcurrency<Redis>, decision: &Decision, units: u64) 
     limiter.refund(&Ask::charge(&key("a"), units), decision.receipt(), units);
 }
 
-/// While a change of the plan is on its way, each process judges by the limit that it has, and both count all units.
+/// While a plan changes, each process judges by the limit that it has, and both count all units.
 #[tokio::test]
-async fn two_processes_with_two_limits_of_a_key_count_together() {
+async fn processes_with_different_limits_count_together() {
     let server = RedisServer::start();
     let [here, there] = [(); 2].map(|()| process(&server, 2, HOUR));
     let first = charge(&here, 2, Some(3)).await;
@@ -31,13 +31,13 @@ async fn two_processes_with_two_limits_of_a_key_count_together() {
     release(&here, &first, 2);
     let third = some(async || charge(&here, 1, Some(2)).await).await;
     assert_eq!(third.remaining(), 0);
-    // The fallback counts what this process has in flight, under the limit of the key.
+    // The fallback counts this process's units in flight, under the key's limit.
     let ask = |limit| here.decide(&Ask::charge(&key("a"), 1).to(Mode::Fallback).limited_to(Some(limit)));
     assert!(ask(1).decided().await.unwrap().is_until_released());
     assert!(ask(2).decided().await.unwrap().is_allowed());
 }
 
-/// Asks until the server has heard of a release.
+/// Asks until the server has received a release.
 async fn some(ask: impl AsyncFn() -> Decision) -> Decision {
     let mut found = None;
     eventually("the units are free", async || {
@@ -50,7 +50,7 @@ async fn some(ask: impl AsyncFn() -> Decision) -> Decision {
 
 /// A first waiter with a low limit keeps those behind it waiting, and a live change does not raise it.
 #[tokio::test]
-async fn a_request_waits_under_the_limit_that_it_came_with() {
+async fn a_waiter_keeps_its_first_limit() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
     let of =

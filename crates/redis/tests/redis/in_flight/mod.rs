@@ -28,10 +28,10 @@ use crate::support::timing::{eventually, some_attempt_async};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Longer than a test: nothing is renewed, and nothing ends.
+/// Longer than a test, so that no lease is renewed, and none ends.
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
+/// Connects as another process would, with separate connections. The timeout is long, for busy machines.
 fn connect(builder: RedisBuilder) -> Redis {
     builder.timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
@@ -67,7 +67,7 @@ async fn take_in_the_end(limiter: &SharedConcurrency<Redis>, units: u64) -> Take
     permit.unwrap()
 }
 
-/// The fields of the one key, each with its units and the microsecond in which its lease ends.
+/// The only key's fields, each with its units and the microsecond in which its lease ends.
 fn fields(server: &RedisServer) -> Vec<(u64, u64)> {
     let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:n"]);
     let Some(key) = keys.first() else { return Vec::new() };
@@ -81,7 +81,7 @@ fn fields(server: &RedisServer) -> Vec<(u64, u64)> {
     fields.into_iter().map(parse).collect()
 }
 
-/// The units that the server counts, whether their leases have ended or not.
+/// The units that the server counts, including leases that have ended.
 fn counted(server: &RedisServer) -> u64 {
     fields(server).iter().map(|(units, _)| units).sum()
 }
@@ -109,7 +109,7 @@ async fn scripts_pass_the_conformance_suite() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn eight_processes_never_have_more_in_flight_than_the_limit() {
+async fn eight_processes_never_exceed_the_limit() {
     const LIMIT: u64 = 20;
     let server = RedisServer::start();
     let processes: Vec<_> = (0..8).map(|_| Arc::new(process(&server, LIMIT, HOUR))).collect();
@@ -147,7 +147,7 @@ async fn eight_processes_never_have_more_in_flight_than_the_limit() {
 
 /// One request after the other, so that the model is one number for each process.
 #[tokio::test]
-async fn random_requests_are_decided_as_a_model_does() {
+async fn random_requests_match_the_model() {
     const LIMIT: u64 = 7;
     let server = RedisServer::start();
     let processes: Vec<_> = (0..3).map(|_| process(&server, LIMIT, HOUR)).collect();
@@ -181,8 +181,9 @@ async fn random_requests_are_decided_as_a_model_does() {
     }
 }
 
+/// It waits for none when it is over.
 #[tokio::test]
-async fn a_request_takes_one_round_trip_and_waits_for_none_when_it_is_over() {
+async fn a_request_takes_one_round_trip() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 10).lease(HOUR);
@@ -209,7 +210,7 @@ async fn a_request_takes_one_round_trip_and_waits_for_none_when_it_is_over() {
 
 /// Clients that hang up before the answer, while the server is a quarter of a second away.
 #[tokio::test]
-async fn a_request_that_is_cancelled_while_redis_is_asked_keeps_nothing() {
+async fn a_request_cancelled_meanwhile_keeps_nothing() {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), SECOND / 4);
     let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 50).lease(HOUR);
@@ -225,13 +226,13 @@ async fn a_request_that_is_cancelled_while_redis_is_asked_keeps_nothing() {
     until("all have called and are released", || calls(&server) == before + 40).await;
     assert_eq!(counted(&server), 0);
     assert_eq!(limiter.stats().in_flight, Some(0));
-    // One that was never polled has not called.
+    // A request that was never polled has not called.
     drop(limiter.acquire(&key("a"), 1));
     assert_eq!(calls(&server), before + 40);
 }
 
 #[tokio::test]
-async fn units_are_released_from_a_thread_without_a_runtime() {
+async fn threads_without_runtimes_release_units() {
     let server = RedisServer::start();
     let limiter = Arc::new(process(&server, 3, HOUR));
     let permit = take_owned(Arc::clone(&limiter), 2).await.unwrap();
@@ -242,7 +243,7 @@ async fn units_are_released_from_a_thread_without_a_runtime() {
 }
 
 #[tokio::test]
-async fn an_heir_shares_what_is_in_flight() {
+async fn an_heir_shares_units_in_flight() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
     let before = SharedConcurrency::new(redis.clone(), "test", 2).lease(HOUR);
@@ -267,7 +268,7 @@ async fn send(layer: &RateLimitLayer) -> Response<tower_sluice::layer::ResponseB
 }
 
 #[tokio::test]
-async fn a_layer_holds_units_until_the_body_is_over() {
+async fn units_are_held_until_the_bodys_end() {
     let server = RedisServer::start();
     let [here, elsewhere] = [0, 1].map(|_| RateLimitLayer::new(Policy::new("in-flight", process(&server, 2, HOUR))));
     let (first, second) = (send(&here).await, send(&elsewhere).await);
@@ -299,9 +300,9 @@ async fn a_shadow_counts_and_rejects_nothing() {
     until("it is free", || counted(&server) == 0).await;
 }
 
-/// What others wrote into a key of ours is an error, and stays.
+/// If others write into one of our keys, that is an error, and the text stays.
 #[tokio::test]
-async fn a_key_that_holds_something_else_is_an_error() {
+async fn a_foreign_key_is_an_error() {
     let server = RedisServer::start();
     let limiter = process(&server, 2, HOUR);
     let permit = take(&limiter, 1).await.unwrap();
@@ -325,7 +326,7 @@ async fn a_key_that_holds_something_else_is_an_error() {
 }
 
 #[tokio::test]
-async fn the_fallback_counts_what_redis_has_admitted() {
+async fn the_fallback_counts_redis_admissions() {
     let server = RedisServer::start();
     let limiter = process(&server, 2, HOUR);
     let ask = |cost| limiter.decide(&Ask::charge(&key("a"), cost).to(Mode::Fallback)).at_once().unwrap();
@@ -335,7 +336,7 @@ async fn the_fallback_counts_what_redis_has_admitted() {
     let admitted = ask(1);
     assert!(admitted.is_allowed() && !ask(1).is_allowed(), "what Redis has admitted counts, too");
     assert_eq!((limiter.stats().in_flight, counted(&server)), (Some(2), 1));
-    // Whichever is over first: the server counts no more than are in flight.
+    // If either is over first, the server counts no more than are in flight.
     drop(permit);
     assert_eq!((limiter.stats().in_flight, counted(&server)), (Some(1), 1));
     limiter.refund(&Ask::charge(&key("a"), 1), admitted.receipt(), 1);

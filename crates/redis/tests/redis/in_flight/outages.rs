@@ -1,4 +1,4 @@
-//! Servers that are out of reach, or lose what they had.
+//! Servers that are unreachable, or lose their data.
 
 use tower_sluice::FailureMode;
 use tower_sluice::store::BreakerState;
@@ -13,7 +13,7 @@ fn limiter(server: &RedisServer, limit: u64) -> SharedConcurrency<Redis> {
 }
 
 #[tokio::test]
-async fn counts_come_back_after_redis_has_lost_its_data() {
+async fn counts_return_after_a_data_loss() {
     let mut server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| limiter(&server, 5));
     let (one, two) = (take_in_the_end(&here, 2).await, take_in_the_end(&there, 1).await);
@@ -56,9 +56,9 @@ async fn counts_come_back_on_a_busy_key() {
     assert_eq!(limiter.stats().in_flight, Some(0));
 }
 
-/// The answers are lost: the calls have run, and nobody knows.
+/// The answers are lost: the calls have run, and no process knows.
 #[tokio::test]
-async fn a_call_whose_answer_is_lost_is_repaired_by_a_renewal() {
+async fn a_renewal_repairs_a_lost_answer() {
     let server = RedisServer::start();
     let proxy = Proxy::to(server.address());
     let redis = Redis::single(proxy.url()).timeout(SECOND).open().unwrap();
@@ -73,14 +73,14 @@ async fn a_call_whose_answer_is_lost_is_repaired_by_a_renewal() {
     until("the connection is gone", || redis.health()[0].is_connected() == Some(false)).await;
     proxy.set(Fault::Pass);
     until("only what is held is counted", || counted(&server) == 1).await;
-    // What the renewal has repaired is not released once more. The first call may find its connection reset.
+    // Units that the renewal has repaired are not released once more. The first call may find its connection reset.
     let rest = take_in_the_end(&limiter, 4).await;
     drop((kept, rest));
     until("all are released", || counted(&server) == 0).await;
 }
 
 #[tokio::test]
-async fn a_layer_falls_back_to_a_limit_of_this_process() {
+async fn a_layer_falls_back_to_its_process() {
     let mut server = RedisServer::start();
     let limiter = Arc::new(limiter(&server, 3));
     let falling_back = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)));
@@ -95,7 +95,7 @@ async fn a_layer_falls_back_to_a_limit_of_this_process() {
     assert!(rejected.headers().contains_key("ratelimit") && !rejected.headers().contains_key("retry-after"));
     let [first, second] = before;
     drop(first);
-    // Nobody else's limit: a unit of this process is free, so the request fails, and is not rejected.
+    // This is another limit: a unit in this process is free, so the request fails, and is not rejected.
     let failed = send(&rejecting).await;
     assert!(failed.status() == 503 && !failed.headers().contains_key("ratelimit"), "{failed:?}");
     assert_eq!(limiter.stats().in_flight, Some(2));

@@ -27,9 +27,9 @@ async fn decided(limiter: &SharedConcurrency<Redis>, ask: Ask<'_>) -> Result<Dec
     limiter.decide(&ask).decided().await
 }
 
-/// A process that has all units itself calls nobody for its waiters, until it releases some.
+/// A process that has all units itself makes no call for its waiters, until it releases some.
 #[tokio::test]
-async fn waiters_of_a_process_are_served_in_order() {
+async fn one_processs_waiters_leave_in_order() {
     let server = RedisServer::start();
     let limiter = queueing(&server, 2);
     let (one, two) = (take(&limiter, 1).await.unwrap(), take(&limiter, 1).await.unwrap());
@@ -61,9 +61,9 @@ async fn waiters_of_a_process_are_served_in_order() {
     assert_eq!((waiting(&limiter), limiter.stats().in_flight), (0, Some(0)));
 }
 
-/// What a line costs the server: see the test of its intervals, in virtual time.
+/// For a line's cost on the server, see the test for its intervals, in virtual time.
 #[tokio::test]
-async fn units_of_another_process_are_asked_for_in_growing_intervals() {
+async fn other_processes_units_are_polled_ever_slower() {
     let server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| queueing(&server, 1));
     let permit = take(&there, 1).await.unwrap();
@@ -72,7 +72,7 @@ async fn units_of_another_process_are_asked_for_in_growing_intervals() {
     for _ in 0..20 {
         line.push(line_up(&here, 1).await);
     }
-    // Seconds of the server, whatever this machine does meanwhile.
+    // Seconds on the server, at any speed of this machine.
     until("two seconds have passed", || server_time(&server) >= began + 2_000_000).await;
     let (passed, asked) = (server_time(&server) - began, calls(&server) - before);
     println!("{asked} calls in {passed} µs, of 20 waiters");
@@ -85,9 +85,9 @@ async fn units_of_another_process_are_asked_for_in_growing_intervals() {
     assert_eq!(waiting(&here), 0);
 }
 
-/// Whichever waiter leaves, and whatever it was doing, the others go on and nothing is left.
+/// If any waiter leaves in any state, the others continue and nothing is left.
 #[tokio::test]
-async fn a_waiter_that_is_dropped_leaves_at_once() {
+async fn a_dropped_waiter_leaves_at_once() {
     let server = RedisServer::start();
     let proxy = Proxy::at(server.address(), Duration::from_millis(30));
     let limiter = SharedConcurrency::new(connect(Redis::single(proxy.url())), "test", 1).lease(HOUR);
@@ -124,7 +124,7 @@ async fn a_waiter_that_is_dropped_leaves_at_once() {
 
 /// The waiter that is dropped had its units by then, and did not know.
 #[tokio::test]
-async fn a_first_waiter_that_is_dropped_while_it_is_admitted_releases_its_units() {
+async fn a_waiter_dropped_on_admission_releases_units() {
     some_attempt_async("the answer is on its way for 100 ms", async || {
         let server = RedisServer::start();
         let proxy = Proxy::at(server.address(), SECOND / 10);
@@ -149,8 +149,9 @@ async fn a_first_waiter_that_is_dropped_while_it_is_admitted_releases_its_units(
     .await;
 }
 
+/// The request's or the limiter's.
 #[tokio::test]
-async fn a_wait_ends_with_the_patience_of_the_request_or_the_limiter() {
+async fn a_wait_ends_with_either_patience() {
     let server = RedisServer::start();
     let limiter = Arc::new(process(&server, 1, HOUR).max_queue(9).max_wait(SECOND / 10));
     let other = process(&server, 1, HOUR);
@@ -182,7 +183,7 @@ async fn a_wait_ends_with_the_patience_of_the_request_or_the_limiter() {
 }
 
 #[tokio::test]
-async fn no_more_wait_than_may() {
+async fn the_number_of_waiters_is_bounded() {
     let server = RedisServer::start();
     let limiter = Arc::new(process(&server, 1, HOUR).max_queue(2).max_waiters(3));
     assert!(limiter.describe().delays() && !process(&server, 1, HOUR).describe().delays());
@@ -197,7 +198,7 @@ async fn no_more_wait_than_may() {
     third.abort();
     until("it has left", || waiting(&limiter) == 2).await;
 
-    // What costs too much never fits; a shadow takes what is free and never waits; nor does the fallback.
+    // A cost that is too great never fits; a shadow takes free units and never waits; nor does the fallback.
     let too_much = decided(&limiter, Ask::charge(&key("a"), 2)).await.unwrap();
     assert!(!too_much.is_allowed() && !too_much.is_until_released());
     for mode in [Mode::Shadow, Mode::Fallback] {
@@ -210,7 +211,7 @@ async fn no_more_wait_than_may() {
 }
 
 #[tokio::test]
-async fn a_shadow_takes_nothing_that_others_wait_for() {
+async fn a_shadow_takes_no_awaited_units() {
     let server = RedisServer::start();
     let limiter = queueing(&server, 2);
     let permit = take(&limiter, 1).await.unwrap();
@@ -222,7 +223,7 @@ async fn a_shadow_takes_nothing_that_others_wait_for() {
 }
 
 #[tokio::test]
-async fn waiters_are_asked_for_anew_under_the_limit_of_an_heir() {
+async fn waiters_follow_an_heirs_limit() {
     let server = RedisServer::start();
     let redis = connect(Redis::single(server.url()));
     let before = Arc::new(SharedConcurrency::new(redis.clone(), "test", 3).lease(HOUR).max_queue(9));
@@ -249,7 +250,7 @@ async fn waiters_are_asked_for_anew_under_the_limit_of_an_heir() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_is_closed_ends_all_waits() {
+async fn a_closed_limiter_ends_all_waits() {
     let server = RedisServer::start();
     let limiter = queueing(&server, 1);
     let other = process(&server, 1, HOUR);
@@ -272,13 +273,13 @@ async fn a_limiter_that_is_closed_ends_all_waits() {
     assert!(take(&limiter, 1).await.is_some(), "it need not wait");
 }
 
-/// The waiters get the error, and the failure mode of a policy decides on them.
+/// The waiters get the error, and the policy's failure mode decides on them.
 #[tokio::test]
-async fn waiters_fail_while_redis_is_out_of_reach() {
+async fn waiters_fail_during_an_outage() {
     let mut server = RedisServer::start();
     let limiter = Arc::new(process(&server, 2, HOUR).max_queue(9).max_wait(HOUR));
     let other = process(&server, 2, HOUR);
-    // The key of a policy without keys.
+    // The key for a policy without keys.
     let permit = other.acquire(&PartitionKey::SHARED, 2).await.unwrap().admitted().unwrap();
     let layer = RateLimitLayer::new(Policy::new("in-flight", Arc::clone(&limiter)));
     let waiters: Vec<_> = (0..3)
@@ -298,16 +299,16 @@ async fn waiters_fail_while_redis_is_out_of_reach() {
     let third = responses.next().await.unwrap().unwrap();
     assert!([second.status(), third.status()].iter().all(|status| *status == 200));
     assert_eq!(waiting(&limiter), 0);
-    // One that comes while Redis fails gets the decision of the fallback, and does not wait.
+    // A request that comes while Redis fails gets the fallback's decision, and does not wait.
     let failing = Ask::charge(&PartitionKey::SHARED, 1).to(Mode::Fallback);
     assert!(!limiter.decide(&failing).at_once().unwrap().is_allowed());
     drop((second, third, permit));
     assert_eq!(limiter.stats().in_flight, Some(0));
 }
 
-/// Nothing of a line depends on the runtime of its first waiter.
+/// A line does not depend on its first waiter's runtime.
 #[tokio::test]
-async fn a_line_goes_on_when_the_runtime_of_its_first_waiter_is_shut_down() {
+async fn a_line_outlives_its_first_waiters_runtime() {
     let server = RedisServer::start();
     let limiter = queueing(&server, 1);
     let other = process(&server, 1, HOUR);
@@ -328,7 +329,7 @@ async fn a_line_goes_on_when_the_runtime_of_its_first_waiter_is_shut_down() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_two_tasks_in_each_of_two_processes_are_served_and_never_exceed_the_limit() {
+async fn many_waiting_tasks_never_exceed_the_limit() {
     const LIMIT: u64 = 5;
     let server = RedisServer::start();
     let processes = [0, 1].map(|_| queueing(&server, LIMIT));
@@ -361,9 +362,9 @@ async fn thirty_two_tasks_in_each_of_two_processes_are_served_and_never_exceed_t
     assert!(processes.iter().all(|limiter| waiting(limiter) == 0 && limiter.stats().in_flight == Some(0)));
 }
 
-/// Its requests hold the only unit for a tenth of a second each, and ask again before anybody else.
+/// Its requests hold the only unit for a tenth of a second each, and ask again before any other caller.
 #[tokio::test]
-async fn a_line_that_never_empties_leaves_units_to_other_processes() {
+async fn an_endless_line_leaves_units_to_others() {
     let server = RedisServer::start();
     let [busy, other] = [0, 1].map(|_| queueing(&server, 1));
     let mut requests = tokio::task::JoinSet::new();
@@ -389,7 +390,7 @@ async fn a_line_that_never_empties_leaves_units_to_other_processes() {
 }
 
 #[tokio::test]
-async fn a_layer_lets_requests_wait_until_a_body_is_over() {
+async fn requests_wait_for_a_bodys_end() {
     let server = RedisServer::start();
     let layers = [0, 1].map(|_| RateLimitLayer::new(Policy::new("in-flight", process(&server, 1, HOUR).max_queue(9))));
     let waiting = |layer: &RateLimitLayer| layer.backlog("in-flight").unwrap().waiting();

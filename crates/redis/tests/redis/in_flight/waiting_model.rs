@@ -1,4 +1,4 @@
-//! Random requests of several processes that wait, end, give up and die, against a naive model.
+//! Random requests in several processes that wait, end, give up and die, against a naive model.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,8 +12,8 @@ use crate::support::trace::Trace;
 
 const LIMIT: u64 = 5;
 
-/// What lines of one key have to do, naively: only the first of a line may be served, if its units are free. Which of
-/// several lines is served is left to chance.
+/// A naive model of a key's lines: only a line's first waiter may be served, if its units are free. If several lines
+/// may be served, chance decides.
 #[derive(Default)]
 struct Model {
     in_flight: u64,
@@ -33,12 +33,12 @@ impl Model {
     }
 }
 
-/// A process, as far as this one can have several: with a runtime and connections of its own. It has one thread, so
-/// that it reports its requests in the order in which they were served.
+/// A process, as far as this one can have several: with a separate runtime and separate connections. It has one thread,
+/// so that it reports its requests in the order in which they were served.
 struct Process {
     limiter: Arc<SharedConcurrency<Redis>>,
     runtime: Runtime,
-    /// What the names of its fields on the server begin with.
+    /// The beginning of its fields' names on the server.
     id: String,
 }
 
@@ -65,7 +65,7 @@ impl Process {
     }
 }
 
-/// All fields on the server: the name of the key, and that of the field.
+/// All fields on the server: the key's name, and the field's.
 fn fields_by_name(server: &RedisServer) -> Vec<(String, String)> {
     let keys: Vec<String> = server.run(&["KEYS", "sluice:*:test:n"]);
     let fields =
@@ -85,7 +85,7 @@ struct World {
     waiting: BTreeMap<usize, (usize, AbortHandle)>,
     held: BTreeMap<usize, (usize, Owned)>,
     model: Model,
-    /// The ids of those that were killed.
+    /// The killed processes' ids.
     dead: Vec<String>,
     report: UnboundedSender<Served>,
     reports: UnboundedReceiver<Served>,
@@ -109,7 +109,7 @@ impl World {
         let (began, has_begun) = tokio::sync::oneshot::channel();
         let task = runtime.spawn(async move {
             let mut permit = Box::pin(theirs.acquire_owned(&key("a"), cost));
-            // Is in line, or asks, after the first poll. Another one arrives after that.
+            // The request is in line, or asks, after the first poll. Another one arrives after that.
             let at_once = (&mut permit).now_or_never();
             let _ = began.send(());
             let permit = match at_once {
@@ -139,8 +139,7 @@ impl World {
         until("it has left", || limiter.stats().backlog.unwrap().waiting() <= others).await;
     }
 
-    /// Stops all tasks of a process, and what its requests hold is never released: only its lease ends, and that at
-    /// once.
+    /// Stops all a process's tasks, so that its requests' units are never released. Only its lease ends, at once.
     async fn kill(&mut self, process: usize) {
         let killed = self.processes[process].take().unwrap();
         killed.runtime.shutdown_background();
@@ -156,7 +155,7 @@ impl World {
         self.processes[process] = Some(Process::start(&self.server).await);
     }
 
-    /// Ends the leases of those that were killed. A call of theirs may have come to the server since the last time.
+    /// Ends the killed processes' leases. One of their calls may have reached the server since the last time.
     fn end_leases_of_the_dead(&self) {
         for (key, field) in fields_by_name(&self.server) {
             if self.dead.iter().any(|id| field.starts_with(id)) {
@@ -182,7 +181,7 @@ impl World {
             self.waiting.remove(&id);
             self.held.insert(id, (process, permit));
         }
-        // One that is still asking for the first time is in no line yet, and others could come before it.
+        // A request that is still asking for the first time is not in line yet, and others could come before it.
         let do_not_fit = |process: usize| {
             let stats = self.processes[process].as_ref().unwrap().limiter.stats();
             stats.backlog.unwrap().waiting() == self.model.lines[process].len()
@@ -193,7 +192,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn random_schedules_follow_the_model_and_leave_nothing() {
+async fn random_schedules_follow_the_model() {
     let mut world = World::new().await;
     let mut random = Random::of_trial(0);
     let mut pick = |end: usize| usize::try_from(random.below(end as u64)).unwrap();

@@ -17,7 +17,7 @@ use crate::support::timing::eventually;
 
 type Service = BoxCloneSyncService<Request<()>, Response<String>, Infallible>;
 
-/// Answers with an empty body; a rejection has one of its own.
+/// Answers with an empty body; a rejection has its own body.
 fn service(layer: &RateLimitLayer) -> Service {
     let inner = service_fn(|_: Request<()>| ready(Ok::<_, Infallible>(Response::new(String::new()))));
     BoxCloneSyncService::new(layer.layer(inner).map_response(|response| response.map(|_| String::new())))
@@ -42,7 +42,7 @@ async fn all(requests: Vec<JoinHandle<u16>>) -> Vec<u16> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn queues_on_redis_are_closed_also_after_a_change() {
+async fn queues_are_closed_even_after_changes() {
     let server = RedisServer::start();
     let redis = redis(&server);
     let queue = || {

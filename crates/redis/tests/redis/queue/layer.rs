@@ -17,7 +17,7 @@ async fn the_fallback_has_the_same_backlog() {
     let wait = fallback("a", Some(HOUR)).await.retry_after().expect("two are before it");
     assert!(wait <= HOUR + SECOND && wait > HOUR - 60 * SECOND, "{wait:?}");
 
-    // What the fallback admitted is refunded to the fallback.
+    // The fallback's admissions are refunded to the fallback.
     let first = fallback("b", None).await;
     assert!(first.is_allowed() && fallback("b", Some(SECOND)).await.retry_after().is_some());
     server.restart();
@@ -31,9 +31,10 @@ async fn the_fallback_has_the_same_backlog() {
     assert_eq!(queue.waiting(), 0);
 }
 
-/// The timeline is on the server. What an heir needs of its predecessor is what the fallback has counted.
+/// The namesake must be on the same Redis. The timeline is on the server, so an heir needs only the fallback's counts
+/// from its predecessor.
 #[tokio::test]
-async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other() {
+async fn a_queue_inherits_only_from_its_namesake() {
     let server = RedisServer::start();
     let (here, elsewhere) = (redis(&server), redis(&server));
     let queue = |redis: &Redis, name| {
@@ -56,7 +57,7 @@ async fn a_queue_inherits_from_its_namesake_on_the_same_redis_and_from_no_other(
 }
 
 #[tokio::test]
-async fn the_statistics_count_waiters_and_name_the_server() {
+async fn statistics_count_waiters_and_name_servers() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     let _ = take(&queue, "a").await;

@@ -1,11 +1,11 @@
-//! Waiters that leave before their turn, and what becomes of their reservations.
+//! Waiters that leave before their turn, and the fate of their reservations.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use super::*;
 
 #[tokio::test]
-async fn a_reservation_returned_by_this_process_is_free_at_once() {
+async fn a_returned_reservation_is_free_at_once() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).max_queue(1);
     let _ = take(&queue, "a").await;
@@ -47,7 +47,7 @@ async fn a_reservation_is_returned_from_any_thread() {
 }
 
 #[test]
-fn a_runtime_may_end_while_a_request_waits() {
+fn a_runtime_may_end_before_its_waiters() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let (first, second) = (runtime(), runtime());
@@ -63,7 +63,7 @@ fn a_runtime_may_end_while_a_request_waits() {
 }
 
 #[tokio::test]
-async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
+async fn a_middle_waiters_reservation_serves_the_next() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).max_queue(9);
     bring_the_script(&queue).await;
@@ -79,7 +79,7 @@ async fn the_reservation_of_a_waiter_in_the_middle_goes_to_the_next_arrival() {
     leave(last).await;
 }
 
-/// So that a call that returns a reservation counts once: the server knows its script.
+/// The server knows its script then, so that a call that returns a reservation counts once.
 async fn bring_the_script(queue: &SharedQueue<Redis>) {
     let bait = take(queue, "another").await;
     queue.refund(&Ask::charge(&key("another"), 1), bait.receipt(), 1);
@@ -108,7 +108,7 @@ async fn a_reservation_is_returned_once() {
 
 /// Sixty clients per second come, and leave after 75 ms, at a queue of forty per second: more than depart from it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
+async fn passing_clients_do_not_starve_a_waiter() {
     some_attempt_async("one that waits is served each time", async || {
         let server = RedisServer::start();
         let process =
@@ -151,7 +151,7 @@ async fn clients_that_come_and_go_do_not_starve_one_that_waits() {
 
 /// Clients that hang up at once, while the server is 30 ms away.
 #[tokio::test]
-async fn a_request_that_is_dropped_during_its_call_keeps_no_reservation() {
+async fn a_request_dropped_meanwhile_reserves_nothing() {
     let server = RedisServer::start();
     let proxy = crate::support::proxy::Proxy::at(server.address(), Duration::from_millis(30));
     let far = Redis::single(proxy.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap();

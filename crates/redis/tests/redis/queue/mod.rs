@@ -29,7 +29,7 @@ use crate::support::timing::some_attempt_async;
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Connects as another process would, with connections of its own. The timeout is long, for busy machines.
+/// Connects as another process would, with separate connections. The timeout is long, for busy machines.
 fn redis(server: &RedisServer) -> Redis {
     Redis::single(server.url()).timeout(PLENTY).connect_timeout(PLENTY).open().unwrap()
 }
@@ -63,7 +63,7 @@ async fn join(queue: &SharedQueue<Redis>, name: &str) -> Waiter {
     join_seen_from(queue, queue, name).await
 }
 
-/// Asks for what is left from another process, since asking takes a waiter slot there.
+/// Reads the remaining reservations from another process, since reading takes a waiter slot there.
 async fn join_seen_from(process: &SharedQueue<Redis>, queue: &SharedQueue<Redis>, name: &str) -> Waiter {
     let (before, waits) = (left(process, name).await, queue.decide(&Ask::charge(&key(name), 1)));
     let waiter = tokio::spawn(waits.decided());
@@ -88,7 +88,7 @@ fn verified(since: Instant) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
+async fn two_processes_depart_in_arrival_order() {
     let server = RedisServer::start();
     let interval = Duration::from_millis(80);
     let quota = Quota::per(1, interval);
@@ -110,8 +110,8 @@ async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
     let departures: Vec<_> = join_all(waiters).await.into_iter().map(Result::unwrap).collect();
     for (index, (decision, left_at)) in departures.iter().enumerate() {
         assert!(decision.is_allowed());
-        // Compared with before the first was asked for, so it holds on any machine. If two had changed places, one of
-        // them would have left too early. (A busy machine may let both leave late, and in any order.)
+        // Measured from before the first request, so it holds on any machine. If two had changed places, one of them
+        // would have left too early. (A busy machine may let both leave late, and in any order.)
         let earliest = began + interval * u32::try_from(index).unwrap();
         assert!(*left_at >= earliest, "{index} left {:?} too early", earliest - *left_at);
     }
@@ -119,7 +119,7 @@ async fn the_order_of_arrival_over_two_processes_is_that_of_departure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_two_of_ten_processes_share_a_turn() {
+async fn ten_processes_share_no_turn() {
     let server = RedisServer::start();
     async fn all<T>(queues: Vec<SharedQueue<Redis>>, arrive: impl AsyncFn(&SharedQueue<Redis>) -> T) -> Vec<T> {
         let arrive = &arrive;
@@ -150,13 +150,13 @@ async fn no_two_of_ten_processes_share_a_turn() {
     assert_eq!(left_at.len(), 200);
     for (index, left_at) in (0..).zip(left_at) {
         let earliest = began + interval * index;
-        // The server's clock is that of this machine, cut off to the microsecond.
+        // The server's clock is this machine's, truncated to the microsecond.
         assert!(left_at + Duration::from_micros(1) >= earliest, "{index} left {:?} too early", earliest - left_at);
     }
 }
 
 #[tokio::test]
-async fn a_full_queue_rejects_until_the_advertised_time() {
+async fn a_full_queue_rejects_until_advertised() {
     let server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).max_queue(2));
     let began = Instant::now();
@@ -185,7 +185,7 @@ async fn a_full_queue_rejects_until_the_advertised_time() {
 }
 
 #[tokio::test]
-async fn a_flood_of_rejections_does_not_reach_the_server() {
+async fn a_flood_does_not_reach_the_server() {
     let server = RedisServer::start();
     let [here, there] = [0, 1].map(|_| queue(&server, Quota::per_hour(1)).max_queue(1));
     // Connects, and brings the script there.
@@ -208,7 +208,7 @@ async fn a_flood_of_rejections_does_not_reach_the_server() {
 }
 
 #[tokio::test]
-async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
+async fn the_negative_cache_rejects_only_impatient_requests() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1)).max_queue(9).max_waiters(0);
     assert!(ask(&queue, "a").await.is_allowed());
@@ -226,7 +226,7 @@ async fn the_negative_cache_rejects_only_requests_that_cannot_wait() {
 }
 
 #[tokio::test]
-async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
+async fn an_advertised_cached_retry_is_admitted() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_second(20)).max_queue(1);
     let (mut rounds, mut without_a_call) = (0, 0);
@@ -251,11 +251,11 @@ async fn a_retry_at_the_time_of_a_cached_rejection_is_admitted() {
 }
 
 #[tokio::test]
-async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
+async fn the_negative_cache_agrees_with_the_server() {
     const CAPACITY: u64 = 2;
     let server = RedisServer::start();
     let redis = redis(&server);
-    // A round takes a few round trips. In that time, less than one may become free, however slow this machine is.
+    // A round takes a few round trips. Even on a slow machine, less than one reservation becomes free in that time.
     let began = Instant::now();
     for _ in 0..20 {
         let _ = (left(&queue(&server, Quota::per_hour(1)), "another").await, calls(&server));
@@ -271,7 +271,7 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
             break;
         }
         assert!(round < 20_000, "{let_in} let in, {without_a_call} rejected without a call");
-        // There are no other clients, so what is free stays free.
+        // There are no other clients, so free reservations stay free.
         let free = left(&there, "a").await;
         let is_patient = round / 100 % 2 == 0;
         let before = calls(&server);
@@ -308,7 +308,7 @@ async fn the_negative_cache_rejects_nothing_that_the_server_would_admit() {
 }
 
 #[tokio::test]
-async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
+async fn bounds_and_terms_match_memory_queues() {
     let server = RedisServer::start();
     for (quota, capacity, max_wait) in [
         (Quota::per_second(10), 5, 30 * SECOND),
@@ -318,7 +318,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
         let shared = SharedQueue::new(redis(&server), "test", quota).max_queue(capacity).max_wait(max_wait);
         let local = tower_sluice::LeakyQueue::new(quota).max_queue(capacity).max_wait(max_wait);
         let (described, same) = (shared.describe(), local.describe());
-        // Only a queue in memory also says which terms its keys have under quotas of their own.
+        // Only a queue in memory also describes its keys' terms under their own quotas.
         let terms = |it: &Description| it.terms().map(|terms| (terms.limit(), terms.quota(), terms.shape()));
         assert_eq!((described.max_cost(), terms(&described)), (same.max_cost(), terms(&same)));
         assert!(described.delays() && !described.answers(tower_sluice::limiter::Mode::Peek));
@@ -334,7 +334,7 @@ async fn the_bounds_and_the_terms_are_those_of_a_queue_in_memory() {
 
 /// A response whose cost is known late may cost more than the queue ever lets in.
 #[tokio::test]
-async fn a_charge_up_to_what_is_left_takes_all_that_is_left() {
+async fn an_up_to_charge_takes_the_rest() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(10)).max_queue(4);
     let too_much = queue.describe().max_cost().unwrap() + 1;
@@ -344,8 +344,9 @@ async fn a_charge_up_to_what_is_left_takes_all_that_is_left() {
     assert_eq!(left(&queue, "a").await, 0);
 }
 
+/// It is rejected on arrival.
 #[tokio::test]
-async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing() {
+async fn an_impatient_request_reserves_nothing() {
     let server = RedisServer::start();
     let queue = queue(&server, Quota::per_hour(1));
     let within = async |patience| {
@@ -362,7 +363,7 @@ async fn a_request_without_patience_is_rejected_on_arrival_and_reserves_nothing(
 }
 
 #[tokio::test]
-async fn max_waiters_bounds_the_waiters_of_a_process() {
+async fn max_waiters_bounds_one_processs_waiters() {
     let server = RedisServer::start();
     let elsewhere = queue(&server, Quota::per_hour(1)).max_queue(9);
     let queue = queue(&server, Quota::per_hour(1)).max_queue(9).max_waiters(1);
@@ -391,13 +392,13 @@ fn check_fit_covers_the_default_bounds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn departures_are_those_of_a_plain_list() {
+async fn departures_match_a_plain_list() {
     let server = RedisServer::start();
     check_departures([redis(&server), redis(&server)], seed_of(23)).await;
 }
 
 #[test]
-fn check_fit_reports_a_quota_that_redis_cannot_keep() {
+fn check_fit_reports_an_unfit_quota() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let year = HOUR * 24 * 365;
     let quota = Quota::per_hour(1);
@@ -409,7 +410,7 @@ fn check_fit_reports_a_quota_that_redis_cannot_keep() {
 
 #[test]
 #[should_panic(expected = "longest wait")]
-fn a_queue_that_redis_cannot_keep_panics_at_once() {
+fn an_unfit_queue_panics_at_once() {
     let redis = Redis::open("redis://127.0.0.1:1").unwrap();
     let _queue = SharedQueue::new(redis.clone(), "test", Quota::per(1, HOUR * 24 * 365 * 100));
 }

@@ -13,15 +13,15 @@ use super::plain::{address, closing_quote, number, request_line, status, text_of
 use super::time::{TimeCache, from_seconds};
 use super::{Entry, Headers, Unreadable, cookie, forwarded};
 
-/// Literals and fields in turn.
+/// Literals and fields alternate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pattern {
     pieces: Vec<Piece>,
-    /// The piece from which on a line may end.
+    /// The first piece that a line may omit.
     optional: usize,
-    /// The parts of the time, in the notation of `strftime`, with [`SEPARATOR`] between them.
+    /// The parts of the time, in `strftime` notation, with [`SEPARATOR`] between them.
     time_parts: String,
-    /// Whether `X-Forwarded-For` is the client, for lack of an address.
+    /// Whether `X-Forwarded-For` is the client, because the format has no address.
     is_forwarded: bool,
 }
 
@@ -32,7 +32,7 @@ enum Piece {
     Field(Field, String),
 }
 
-/// What a field of a line is.
+/// The meaning of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Field {
     Ignored,
@@ -40,9 +40,9 @@ enum Field {
     User,
     /// A whole time.
     Time,
-    /// The part of this number, in which a delimiter occurs so many times.
+    /// The time part with this number, in which a delimiter occurs this many times.
     TimePart(usize, usize),
-    /// A fraction of a second, whose last digit is so many nanoseconds.
+    /// A fraction of a second, whose last digit is this many nanoseconds.
     Fraction(u64),
     /// `GET /path HTTP/1.1`
     Request,
@@ -56,21 +56,21 @@ enum Field {
     Status,
     Bytes,
     Header(String),
-    /// A cookie of this name.
+    /// The cookie with this name.
     Cookie(String),
 }
 
 type MethodAndTarget<'a> = (Cow<'a, [u8]>, Cow<'a, [u8]>);
 
-/// Between the parts of a time. In no log.
+/// Separates the parts of a time. It occurs in no log.
 const SEPARATOR: char = '\u{1f}';
 
-/// Where a delimiter occurs in a text, such as a name with spaces, the field may go on.
+/// If a text contains a delimiter, such as a name with spaces, the field may end at any of this many places.
 const MOST_ENDS: usize = 8;
-/// All steps of one line, so that a line of nothing but delimiters takes no longer than others.
+/// All steps for one line, so that a line full of delimiters takes no longer than others.
 const MOST_STEPS: usize = 1_000;
 
-/// The fields of a line.
+/// The fields in a line.
 #[derive(Default)]
 struct Found<'a> {
     client: Option<IpAddr>,
@@ -86,19 +86,19 @@ struct Found<'a> {
     query: &'a [u8],
     status: Option<u16>,
     length: u64,
-    /// By the number of the piece.
+    /// By piece number.
     headers: Vec<(usize, &'a [u8])>,
     steps: usize,
-    /// The piece that no try has passed, and the line from it on.
+    /// The piece that no try has passed, and the line from there on.
     failed: (usize, &'a [u8]),
 }
 
 impl Pattern {
-    /// Reads a string of nginx, Apache, Envoy, HAProxy or gunicorn.
+    /// Reads a format string in the notation of nginx, Apache, Envoy, HAProxy or gunicorn.
     ///
     /// # Errors
     ///
-    /// If it is none, or lacks the time or the path.
+    /// If it isn't a format string, or lacks the time or the path.
     pub(super) fn new(text: &str) -> Result<Self, String> {
         syntax::read(text)
     }
@@ -128,7 +128,7 @@ impl Pattern {
             user: text_of(found.user)?,
             method,
             target,
-            // A log without it: the response is taken for a success.
+            // The log has no status, so the response is taken for a success.
             status: found.status.unwrap_or(200),
             length: found.length,
             headers,
@@ -149,8 +149,8 @@ impl Pattern {
         headers
     }
 
-    /// Matches the pieces from `index` on. A field ends where the next literal begins; if what follows does not match
-    /// then, where the literal begins next.
+    /// Matches the pieces from `index` on. A field ends where the next literal begins. If the rest does not match then,
+    /// we try the literal's next occurrence.
     fn walk<'a>(&self, index: usize, rest: &'a [u8], times: &mut TimeCache, found: &mut Found<'a>) -> bool {
         let Some(piece) = self.pieces.get(index) else { return true };
         found.steps += 1;
@@ -182,7 +182,7 @@ impl Pattern {
         matched || index >= self.optional
     }
 
-    /// The lengths that a field at the begin of `rest` may have.
+    /// The lengths that a field at the beginning of `rest` may have.
     fn ends<'b>(&'b self, index: usize, field: &Field, rest: &'b [u8]) -> impl Iterator<Item = usize> + use<'b> {
         let skipped = if let Field::TimePart(_, delimiters) = field { *delimiters } else { 0 };
         let literal = match self.pieces.get(index + 1) {
@@ -207,13 +207,13 @@ impl Pattern {
             let literal = literal?;
             while from < rest.len() {
                 let at = from + next(&rest[from..], literal[0])?;
-                // A field without quotation marks has none inside, so it cannot swallow the next one.
+                // A field without quotation marks cannot contain one, so it cannot swallow the next field.
                 if !is_quoted && rest[from..at].contains(&b'"') {
                     return None;
                 }
                 from = at + 1;
                 if behind(&rest[at..], literal).is_some() {
-                    // A field is empty, or padded with spaces: then it is the next word.
+                    // A field is empty, or padded with spaces. If it is padded, it is the next word.
                     if at == 0 && literal[0] == b' ' {
                         from += rest.iter().skip(1).take_while(|byte| matches!(byte, b' ' | b'\t')).count();
                     }
@@ -247,7 +247,7 @@ impl Pattern {
         })
     }
 
-    /// Reads a time of several parts.
+    /// Reads a time that has several parts.
     fn joined_time(&self, found: &Found<'_>) -> Result<u64, Unreadable> {
         let unreadable = |error: &dyn std::fmt::Display| Unreadable::new(format!("the time: {error}"));
         let count = self.time_parts.split(SEPARATOR).count();
@@ -362,12 +362,12 @@ fn is_offset(text: &[u8]) -> bool {
     matches!(text, [b' ', b'+' | b'-', digits @ ..] if digits.len() > 3 && digits[..2].iter().all(u8::is_ascii_digit))
 }
 
-/// The first place at which a literal may begin.
+/// Returns the first place at which a literal may begin.
 fn next(text: &[u8], first: u8) -> Option<usize> {
     if first == b' ' { memchr2(b' ', b'\t', text) } else { memchr(first, text) }
 }
 
-/// The text behind a literal that it begins with. A space is a space or a tab.
+/// Returns the text behind a literal at its beginning. A space matches a space or a tab.
 fn behind<'a>(text: &'a [u8], literal: &[u8]) -> Option<&'a [u8]> {
     let (begin, rest) = text.split_at_checked(literal.len())?;
     let is_equal = |(one, other): (&u8, &u8)| one == other || (*one == b'\t' && *other == b' ');

@@ -5,7 +5,7 @@ use super::{Field, Pattern, Piece, SEPARATOR};
 /// The parts that a time may have.
 const MOST_PARTS: usize = 4;
 
-/// A string that is being read.
+/// A format string that is being read.
 #[derive(Default)]
 struct Reader {
     pieces: Vec<Piece>,
@@ -32,7 +32,7 @@ pub(super) fn read(text: &str) -> Result<Pattern, String> {
     reader.finish()
 }
 
-/// The string of a directive that was copied with its name: nginx's `log_format main '…' '…';` or Apache's
+/// Unwraps the string from a directive that was copied with its name: nginx's `log_format main '…' '…';` or Apache's
 /// `LogFormat "…" combined`.
 fn unwrapped(text: &str) -> String {
     // Envoy's strings end with a line feed, which no line has.
@@ -40,7 +40,7 @@ fn unwrapped(text: &str) -> String {
     let is_nginx = text.starts_with("log_format");
     let is_apache = text.get(..9).is_some_and(|begin| begin.eq_ignore_ascii_case("LogFormat"));
     if !is_nginx && !is_apache {
-        // A string of httpd.conf has its quotation marks escaped.
+        // A string in httpd.conf has its quotation marks escaped.
         return text.replace("\\\"", "\"");
     }
     let mut whole = String::new();
@@ -75,7 +75,7 @@ impl Reader {
             let count = self.pieces.len();
             match self.pieces.last_mut() {
                 _ if self.optional == Some(count) => self.pieces.push(Piece::Literal(bytes.to_vec())),
-                // A space stands for any number of them.
+                // A space stands for one or more.
                 Some(Piece::Literal(literal)) if bytes == b" " && literal.ends_with(b" ") => {}
                 Some(Piece::Literal(literal)) => literal.extend_from_slice(bytes),
                 _ => self.pieces.push(Piece::Literal(bytes.to_vec())),
@@ -95,7 +95,7 @@ impl Reader {
         }
     }
 
-    /// A part of the time, in the notation of `strftime`.
+    /// Adds a part of the time, in `strftime` notation.
     fn time_part(&mut self, format: &str, name: &str) -> Result<(), String> {
         if self.parts.len() == MOST_PARTS {
             return Err(format!("the time has more than {MOST_PARTS} parts"));
@@ -139,7 +139,7 @@ fn header(name: &str) -> Field {
     Field::Header(name.to_ascii_lowercase().replace('_', "-"))
 }
 
-/// `$name` and `${name}`. A field `$?` is ours: a line may end there.
+/// `$name` and `${name}`. The field `$?` is this crate's: a line may end there.
 fn nginx(text: &str, reader: &mut Reader) {
     let mut rest = text;
     while let Some(at) = rest.find('$') {
@@ -159,7 +159,7 @@ fn nginx(text: &str, reader: &mut Reader) {
             rest = rest.strip_prefix('}').unwrap_or(rest);
         }
         let field = match name {
-            // The short ones are those of `json:`.
+            // The short names are as in `json:`.
             "remote_addr" | "the_real_ip" | "client" => Field::Client,
             "remote_user" | "user" => Field::User,
             "time_local" | "time_iso8601" | "msec" | "time" => Field::Time,
@@ -245,13 +245,13 @@ fn apache_time(form: &str, name: &str, reader: &mut Reader) -> Result<(), String
         "msec_frac" => reader.field(Field::Fraction(1_000_000), name),
         "usec_frac" => reader.field(Field::Fraction(1_000), name),
         form if form.contains('%') => reader.time_part(form, name)?,
-        // Tomcat's is a form of Java: `%{yyyy-MM-dd HH:mm:ss.SSS}t`.
+        // Tomcat's format is Java's: `%{yyyy-MM-dd HH:mm:ss.SSS}t`.
         form => reader.time_part(&java(form)?, name)?,
     }
     Ok(())
 }
 
-/// Translates a form of Java's `SimpleDateFormat`.
+/// Translates a format for Java's `SimpleDateFormat`.
 fn java(form: &str) -> Result<String, String> {
     let mut text = String::new();
     let mut rest = form;
@@ -323,7 +323,7 @@ fn envoy(text: &str, reader: &mut Reader) -> Result<(), String> {
     Ok(())
 }
 
-/// Envoy's `%3f` are the digits of a fraction behind a point.
+/// Envoy's `%3f` stands for a fraction's digits behind a point.
 fn envoy_time(form: &str) -> String {
     let mut form = form.to_owned();
     for digits in 1..=9 {

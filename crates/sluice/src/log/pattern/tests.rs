@@ -1,4 +1,4 @@
-//! Strings of servers, and lines that they write.
+//! Format strings for servers, and lines that they write.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn parse<'a>(format: &str, line: &'a str) -> Result<Entry<'a>, Unreadable> {
     Pattern::new(format).unwrap().parse(line.as_bytes(), &mut TimeCache::default(), true)
 }
 
-/// What a line says: client, user, method, target, status, bytes and milliseconds.
+/// Returns the fields in a line: client, user, method, target, status, bytes and milliseconds.
 fn read(format: &str, line: &str) -> String {
     let entry = parse(format, line).unwrap_or_else(|problem| panic!("{format}: {problem}\n{line}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -39,7 +39,7 @@ fn strings_of_nginx_are_read() {
     let line = r#"203.0.113.7 - ann [10/Oct/2000:13:55:36 +0000] "GET /a?b HTTP/1.1" 404 7 "-" "a \"b\"""#;
     let expected = "203.0.113.7 ann GET /a?b 404 7 971186136000 user-agent=a \"b\"";
     assert_eq!(read(combined, line), expected);
-    // As a configuration has it.
+    // As written in a configuration.
     let directive = r#"log_format  main  '$remote_addr - $remote_user [$time_local] "$request" '
         '$status $body_bytes_sent "$http_referer" '
         '"$http_user_agent"';"#;
@@ -50,7 +50,7 @@ fn strings_of_nginx_are_read() {
     let parts = "$time_iso8601 $remote_addr $request_method $uri$is_args$args $status";
     let line = "2000-10-10T13:55:36+00:00 203.0.113.7 PUT /a?b=c 201";
     assert_eq!(read(parts, line), "203.0.113.7 - PUT /a?b=c 201 0 971186136000");
-    // A field of the time with a space in it, and a query of its own.
+    // A time with a space in it, and the query in its own field.
     let bare = "$time_local|$remote_addr|$uri|$args|";
     assert_eq!(
         read(bare, "10/Oct/2000:13:55:36 +0000|2001:db8::1|/a|b=c|"),
@@ -72,7 +72,7 @@ fn strings_of_apache_are_read() {
     assert_eq!(read(milliseconds, line), "203.0.113.7 - GET /a?b 200 0 971186136250");
     let number = "%{msec}t %a %U%q 100%%";
     assert_eq!(read(number, "971186136250 203.0.113.7 /a 100%"), "203.0.113.7 - GET /a 200 0 971186136250");
-    // Tomcat has the forms of Java.
+    // Tomcat uses Java's formats.
     let tomcat = r#"%{yyyy-MM-dd'T'HH:mm:ss.SSSZ}t %a "%r" %s %b %D %I"#;
     let line = r#"2000-10-10T13:55:36.250+0200 203.0.113.7 "GET /a HTTP/1.1" 200 - 12 http-nio-8080-exec-1"#;
     assert_eq!(read(tomcat, line), "203.0.113.7 - GET /a 200 0 971178936250");
@@ -89,7 +89,7 @@ fn strings_of_other_servers_are_read() {
     let line = r#"192.0.2.1,203.0.113.7 - - [10/Oct/2000:13:55:36 +0000] "GET /a HTTP/1.1" 200 7 "-" "curl" 250"#;
     let expected = "203.0.113.7 - GET /a 200 7 971186136000 x-forwarded-for=192.0.2.1,203.0.113.7 user-agent=curl";
     assert_eq!(read(gunicorn, line), expected);
-    // A query that is missing does not move the status.
+    // A missing query does not shift the status.
     let tomcat = "%a %m %U %q %s %b %t %D";
     let line = "203.0.113.7 GET /a  200 512 [10/Oct/2000:13:55:36 +0000] 12";
     assert_eq!(read(tomcat, line), "203.0.113.7 - GET /a 200 512 971186136000");
@@ -122,7 +122,7 @@ fn problems_name_the_field() {
 proptest! {
     #![proptest_config(cases(256))]
 
-    /// A string of anything is a pattern or an error, and so is a line.
+    /// Any string is a pattern or an error, and any line a request or an error.
     #[test]
     fn no_string_or_line_panics(
         format in r#"([$%]|[a-z_{}()"' \[\]:?]|remote_addr|request|START_TIME|REQ|time_local|\{%d/%b\}t){0,30}"#,
@@ -155,7 +155,7 @@ fn times_have_spaces_wherever_they_stand() {
     ] {
         assert_eq!(read(format, line), expected, "{format}");
     }
-    // The offset would be lost.
+    // Otherwise, the offset would be lost.
     assert!(parse("$time_iso8601 $_ $client $method $path", "2026-03-02 09:00:09 +0100 203.0.113.7 GET /a").is_err());
     let problem = parse("$time_iso8601 $client $method $path", "02.03.2026 08:00:09 203.0.113.7 GET /a").unwrap_err();
     assert!(problem.to_string().contains("%{%d.%m.%Y %H:%M:%S}t"), "{problem}");

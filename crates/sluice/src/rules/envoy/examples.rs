@@ -1,4 +1,4 @@
-//! The examples of envoyproxy/ratelimit's README, of version f2fb157, as vectors. Of an example on metrics, only its
+//! The examples in envoyproxy/ratelimit's README, version f2fb157, as test vectors. For an example on metrics, only its
 //! limits are here.
 
 /// A file, and requests to it.
@@ -8,8 +8,8 @@ pub(crate) struct Example {
     pub(crate) requests: &'static [Request],
 }
 
-/// The descriptors of a request, such as `key=value, subkey=value`. Beside each is the rule that it selects, as
-/// `NAME LIMIT/SECONDS for KEY`, or `nothing`.
+/// A request's descriptors, such as `key=value, subkey=value`. Beside each is the rule that it selects, as `NAME
+/// LIMIT/SECONDS for KEY`, or `nothing`.
 pub(crate) type Request = &'static [(&'static str, &'static str)];
 
 pub(crate) const EXAMPLES: [Example; 11] = [

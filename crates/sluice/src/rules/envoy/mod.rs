@@ -1,4 +1,4 @@
-//! Files of envoyproxy/ratelimit, as they are. A `rate_limit` may also have an `algorithm` and a `burst`.
+//! Unchanged files for envoyproxy/ratelimit. A `rate_limit` may also have an `algorithm` and a `burst`.
 
 #[cfg(test)]
 pub(crate) mod examples;
@@ -26,7 +26,7 @@ pub(crate) fn parse<'a>(files: impl IntoIterator<Item = (&'a str, &'a str)>) -> 
     }
 }
 
-/// Reads files. Adds the first mistake of each descriptor to `problems`, and leaves such descriptors out.
+/// Reads files. Adds each descriptor's first mistake to `problems`, and leaves such descriptors out.
 pub(crate) fn read<'a>(
     files: impl IntoIterator<Item = (&'a str, &'a str)>,
     problems: &mut Vec<ConfigError>,

@@ -1,6 +1,6 @@
-//! Patterns of values.
+//! Patterns for values.
 
-/// A value with `*`, each of which stands for any characters, or none.
+/// A value with `*`. Each `*` stands for any characters, including the empty text.
 #[derive(Debug)]
 pub(super) struct Pattern {
     start: String,
@@ -23,11 +23,11 @@ impl Pattern {
         &self.start
     }
 
-    /// Whether a value has the texts of the pattern in order, without overlap.
+    /// Whether a value contains the pattern's texts in order, without overlap.
     pub(super) fn matches(&self, value: &str) -> bool {
         let inner = value.strip_prefix(&*self.start).and_then(|rest| rest.strip_suffix(&*self.end));
         let Some(mut rest) = inner else { return false };
-        // The first place of each text leaves the most for those behind it.
+        // The first place for each text leaves the most room for the texts behind it.
         for text in &self.middle {
             match rest.split_once(&**text) {
                 Some((_, behind)) => rest = behind,
@@ -45,7 +45,7 @@ mod tests {
     use super::*;
     use crate::cases::cases;
 
-    /// Matches by trying all lengths of each `*`.
+    /// Matches by trying all lengths for each `*`.
     fn naive(pattern: &[char], value: &[char]) -> bool {
         match (pattern, value) {
             ([], rest) => rest.is_empty(),

@@ -13,7 +13,7 @@ use super::tree::{Branch, Level, Replacement, Tree};
 const FILE: Shape = Shape { what: "the file", fields: &["domain", "descriptors", "name", "all_or_none"] };
 const DESCRIPTOR: Shape = Shape {
     what: "a descriptor",
-    // The last three concern the metrics and the dynamic metadata of the file's own server.
+    // The last three concern metrics and dynamic metadata in the server that the file was written for.
     fields: &[
         "key",
         "value",
@@ -34,7 +34,7 @@ const RATE_LIMIT: Shape = Shape {
 const REPLACED: Shape = Shape { what: "an element of replaces", fields: &["name"] };
 const FORMAT: [Shape; 4] = [DESCRIPTOR, RATE_LIMIT, REPLACED, FILE];
 
-/// Reads a file. Adds the first mistake of each descriptor to `problems`, and leaves such descriptors out.
+/// Reads a file. Adds each descriptor's first mistake to `problems`, and leaves such descriptors out.
 ///
 /// # Errors
 ///
@@ -47,7 +47,7 @@ pub(super) fn domain(file: &str, text: &str, problems: &mut Vec<ConfigError>) ->
     let Some(name) = fields.text("domain")?.filter(|name| !name.is_empty()) else {
         return Err(fields.error("domain", "there is no domain; add `domain: NAME`, with the domain that Envoy sends"));
     };
-    // The name of the resource that a gateway made the file from: nothing depends on it.
+    // The name of the resource from which a gateway made the file. Nothing depends on it.
     fields.text("name")?;
     let charging = if fields.flag("all_or_none")? { Charging::AllOrNone } else { Charging::Each };
     let mut reader = Reader {
@@ -59,7 +59,7 @@ pub(super) fn domain(file: &str, text: &str, problems: &mut Vec<ConfigError>) ->
         problems: Vec::new(),
     };
     let root = reader.level(&Parent { name: NameText::new(), splitting: Vec::new() }, &fields)?;
-    // A name may be that of a descriptor with a mistake.
+    // The name may belong to a descriptor with a mistake.
     if reader.problems.is_empty() {
         reader.check_replaced_names()?;
     }
@@ -85,7 +85,7 @@ struct Reader<'a> {
 /// The table in which descriptors stand.
 struct Parent<'a> {
     name: NameText,
-    /// The keys whose values have budgets of their own.
+    /// The keys whose values have separate budgets.
     splitting: Vec<&'a str>,
 }
 
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads the descriptors of a table.
+    /// Reads a table's descriptors.
     fn level(&mut self, parent: &Parent<'a>, fields: &Fields<'a>) -> Result<Level, ConfigError> {
         let mut level = Level::default();
         for node in fields.list("descriptors")? {
@@ -140,7 +140,7 @@ impl<'a> Reader<'a> {
         }
         let splits_budget = value.is_none() || is_pattern && !is_shared;
         let splitting: Vec<&str> = parent.splitting.iter().copied().chain(splits_budget.then_some(key)).collect();
-        // A mistake in the limit hides none of those in the descriptors below.
+        // A mistake in the limit does not hide mistakes in the descriptors below.
         let rule = self.rule(&fields, &name, &splitting);
         let rule = rule.map_err(|problem| self.problems.push(problem)).ok().flatten();
         let parent = Parent { name: name.with("/"), splitting };
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
         ))
     }
 
-    /// Reads the limit of a descriptor. Returns the index of the rule.
+    /// Reads a descriptor's limit. Returns the rule's index.
     fn rule(
         &mut self,
         descriptor: &Fields<'a>,

@@ -97,22 +97,22 @@ fn defaults_may_be_merged() {
 }
 
 #[test]
-fn keys_and_values_do_not_run_into_each_other() {
+fn keys_do_not_merge_with_values() {
     let limit = "rate_limit: {unit: hour, requests_per_unit: 5}";
     let domain = domain(&format!("domain: d\ndescriptors: [{{key: a_b, {limit}}}, {{key: a, value: b_c, {limit}}}]\n"));
     assert_eq!(names(&domain, &["a_b=c"]), ["a_b"]);
     assert_eq!(names(&domain, &["a=b_c"]), ["a:b_c"]);
     assert!(names(&domain, &["a=b"]).is_empty());
 
-    // Entries of a limit that the request brings.
+    // The entries' key in a limit that the request brings.
     assert_ne!(descriptor("a_b=c").key(), descriptor("a=b_c").key());
     assert_ne!(descriptor("a=b|c=d").key(), descriptor("a=b, c=d").key());
     assert_ne!(descriptor("a=b, c=").key(), descriptor("a=b").key());
 }
 
-/// In the other server, `x_y`/`z` and `x`/`y_z` of two levels share a counter.
+/// In the other server, `x_y`/`z` and `x`/`y_z` on two levels share a counter.
 #[test]
-fn values_of_two_levels_do_not_run_into_each_other() {
+fn values_on_two_levels_stay_apart() {
     let file = "{key: a, descriptors: [{key: b, rate_limit: {unit: hour, requests_per_unit: 5}}]}";
     let domain = domain(&format!("domain: d\ndescriptors: [{file}]\n"));
     let selected = select(&domain, &["a=x, b=y|z", "a=x|y, b=z", "a=x, b=y|z"]);
@@ -121,7 +121,7 @@ fn values_of_two_levels_do_not_run_into_each_other() {
 }
 
 #[test]
-fn the_text_of_a_pattern_is_a_value_too() {
+fn a_pattern_matches_its_own_text() {
     let rule =
         |value, more| format!("{{key: k, value: {value}, rate_limit: {{unit: hour, requests_per_unit: 5}}{more}}}");
     let list = [rule("a*", ""), rule("ab*", ", share_threshold: true"), rule("abc", "")].join(", ");
@@ -141,7 +141,7 @@ fn replacing_reaches_across_descriptors() {
          - {key: u, rate_limit: {name: c, unlimited: true, replaces: [{name: a}]}}\n",
     );
     assert_eq!(names(&domain, &["c=1", "b=1"]), ["b"]);
-    // A rule that is replaced replaces others all the same.
+    // A rule that is replaced still replaces others.
     assert_eq!(names(&domain, &["c=1", "b=1", "a=1"]), ["a"]);
     // A rule without a limit replaces, and is not replaced.
     assert_eq!(names(&domain, &["u=1", "b=1", "a=1"]), ["u"]);
@@ -256,7 +256,7 @@ fn mistakes_have_a_line_and_a_cure() {
     assert_eq!(two.unwrap_err().to_string(), expected);
 }
 
-/// A descriptor of a random file. Its limit has a number of its own.
+/// A descriptor in a random file. Its limit has a unique number.
 #[derive(Clone, Debug)]
 struct Model {
     key: String,
@@ -266,7 +266,7 @@ struct Model {
     nested: Vec<Self>,
 }
 
-/// Finds the number of the limit, and the values that have budgets of their own.
+/// Finds the limit's number, and the values with separate budgets.
 fn naive(list: &[Model], entries: &[(String, String)]) -> Option<(u32, Vec<String>)> {
     let ((key, value), rest) = entries.split_first()?;
     let same_key = || list.iter().filter(|model| model.key == *key);
@@ -333,7 +333,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn selection_is_that_of_a_naive_model(
+    fn selection_equals_a_naive_model(
         mut models in models(),
         requests in prop::collection::vec(prop::collection::vec(("[ab]", "[xy*|]{0,3}"), 0..4), 20),
     ) {
@@ -353,7 +353,7 @@ proptest! {
             prop_assert_eq!(limit, expected.as_ref().map(|(limit, _)| u64::from(*limit)), "{:?}", entries);
             found.extend(selected.zip(expected));
         }
-        // Requests share a budget just if the model says so.
+        // Requests share a budget exactly if the model says so.
         for (one, same_as_one) in &found {
             for (two, same_as_two) in &found {
                 let is_one_budget = one.rule == two.rule && one.key == two.key;

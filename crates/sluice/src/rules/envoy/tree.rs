@@ -1,4 +1,4 @@
-//! The tree of descriptors, and which rule matches.
+//! The tree of descriptors, and how a rule is found in it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,26 +8,26 @@ use tower_sluice::PartitionKey;
 use super::super::{Descriptor, Select, Selected, joined};
 use super::pattern::Pattern;
 
-/// The descriptors of one list of the file, by their keys.
+/// The descriptors in one list in the file, by key.
 #[derive(Debug, Default)]
 pub(super) struct Level(HashMap<String, Branches>);
 
-/// The descriptors of one list that have the same key.
+/// The descriptors with one key in one list.
 #[derive(Debug, Default)]
 struct Branches {
     all: Vec<Branch>,
-    /// The indices of those with a value, patterns included: a request may send the text of a pattern.
+    /// The indices of those with a value, patterns included, since a request may send a pattern's text.
     by_value: HashMap<String, usize>,
     patterns: Patterns,
     without_value: Option<usize>,
 }
 
-/// A descriptor of the file.
+/// A descriptor in the file.
 #[derive(Debug)]
 pub(super) struct Branch {
-    /// The index of the rule, if the descriptor has a limit.
+    /// The rule's index, if the descriptor has a limit.
     pub(super) rule: Option<usize>,
-    /// Whether each value of a request has a budget of its own.
+    /// Whether each value that requests have gets a separate budget.
     pub(super) splits_budget: bool,
     pub(super) level: Level,
 }
@@ -48,7 +48,7 @@ impl Level {
         replaced.is_none()
     }
 
-    /// Finds the descriptor for an entry: by its value, or else by the first pattern, or else by the key alone.
+    /// Finds the descriptor for an entry: by its value, otherwise by the first pattern, otherwise by the key alone.
     fn find(&self, key: &str, value: &str) -> Option<&Branch> {
         let branches = self.0.get(key)?;
         let by_value = branches.by_value.get(value).copied();
@@ -57,10 +57,10 @@ impl Level {
     }
 }
 
-/// The patterns of a list, each with its index there.
+/// A list's patterns, each with its index in the list.
 #[derive(Debug, Default)]
 struct Patterns {
-    /// In the order of the file, by the text before the first `*`: a file may have thousands.
+    /// In the file's order, by the text before the first `*`, because a file may have thousands.
     by_start: HashMap<String, Vec<(Pattern, usize)>>,
     /// The lengths of these texts.
     lengths: BTreeSet<usize>,
@@ -72,7 +72,7 @@ impl Patterns {
         self.by_start.entry(pattern.start().to_owned()).or_default().push((pattern, index));
     }
 
-    /// The index of the first pattern of the file that matches.
+    /// Returns the index of the file's first pattern that matches.
     fn first_match(&self, value: &str) -> Option<usize> {
         let starts = self.lengths.iter().map_while(|length| (*length <= value.len()).then(|| value.get(..*length)));
         let alike = starts.flatten().filter_map(|start| self.by_start.get(start));
@@ -83,7 +83,7 @@ impl Patterns {
     }
 }
 
-/// The names of a rule for `replaces`.
+/// A rule's names for `replaces`.
 #[derive(Debug)]
 pub(super) struct Replacement {
     /// The name that others may replace. A rule without a limit is never replaced.
@@ -100,7 +100,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Finds the rule at the depth of the whole descriptor, and its key.
+    /// Finds the rule at the descriptor's full depth, and its key.
     fn find(&self, descriptor: &Descriptor) -> Option<(usize, PartitionKey)> {
         let mut values: SmallVec<[&str; 4]> = SmallVec::new();
         let mut level = &self.root;
@@ -128,7 +128,7 @@ impl Select for Tree {
                 selected.push(Selected { descriptor: index, rule, key });
             }
         }
-        // A rule that is replaced replaces others all the same.
+        // A rule that is replaced still replaces others.
         let replaced: Vec<&String> =
             selected.iter().flat_map(|selected| &self.replacements[selected.rule].replaces).collect();
         if !replaced.is_empty() {

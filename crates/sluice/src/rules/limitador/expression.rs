@@ -1,17 +1,17 @@
-//! Plain conditions and variables: an entry, and its comparison with a text. They are the fast path of the expressions
-//! in a file, since they need no interpreter.
+//! Plain conditions and variables: an entry, and its comparison with a text. They are the fast path for a file's
+//! expressions, since they don't need an interpreter.
 
 use super::super::Descriptor;
 
-/// An entry of a request.
+/// A reference to a request's entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Reference {
-    /// The index of the descriptor. Without one, as in Limitador 1, all descriptors are searched.
+    /// The descriptor's index. Without one, as in Limitador 1, all descriptors are searched.
     pub(super) descriptor: Option<usize>,
     pub(super) key: String,
 }
 
-/// A comparison of an entry with a text. It is false if there is no such entry.
+/// Compares an entry with a text. It is false if there is no such entry.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Comparison {
     pub(super) reference: Reference,
@@ -20,7 +20,7 @@ pub(super) struct Comparison {
 }
 
 impl Reference {
-    /// Reads `descriptors[0].user`, `descriptors[0]['user.id']` or `user`. Returns `None` for all else.
+    /// Reads `descriptors[0].user`, `descriptors[0]['user.id']` or `user`. Returns `None` for anything else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         match Self::parse_start(text.trim())? {
             (reference, "") => Some(reference),
@@ -48,7 +48,7 @@ impl Reference {
     fn parse_name(text: &str) -> Option<(Self, &str)> {
         let (key, rest) = word(text, |char| is_word(char) || char == '.')?;
         let is_reserved = matches!(key, "true" | "false" | "null" | "in" | "descriptors" | "limit");
-        // `limit.name` and `limit.id` are those of the limit.
+        // `limit.name` and `limit.id` belong to the limit.
         let is_other = is_reserved || key.starts_with("limit.") || key.starts_with("descriptors.");
         if is_other || key.split('.').any(str::is_empty) {
             return None;
@@ -56,8 +56,8 @@ impl Reference {
         Some((Self { descriptor: None, key: key.to_owned() }, rest))
     }
 
-    /// Finds the entry in the descriptors of a request. Returns the index of its descriptor and its value. Of entries
-    /// with the same key, the last counts.
+    /// Finds the entry in a request's descriptors. Returns its descriptor's index and its value. If entries have the
+    /// same key, the last counts.
     pub(super) fn find<'a>(&self, descriptors: &'a [Descriptor]) -> Option<(usize, &'a str)> {
         let range = match self.descriptor {
             Some(index) => index..index.checked_add(1)?,
@@ -72,7 +72,7 @@ impl Reference {
 }
 
 impl Comparison {
-    /// Reads `REFERENCE == 'TEXT'` or `REFERENCE != "TEXT"`. Returns `None` for all else, which CEL may know.
+    /// Reads `REFERENCE == 'TEXT'` or `REFERENCE != "TEXT"`. Returns `None` for anything else, which may be CEL.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (reference, rest) = Reference::parse_start(text.trim())?;
         let rest = rest.trim_start();

@@ -1,4 +1,4 @@
-//! Files of Kuadrant's Limitador.
+//! Files for Kuadrant's Limitador.
 
 mod expression;
 mod program;

@@ -1,4 +1,4 @@
-//! Expressions in the Common Expression Language (CEL), read and evaluated by the interpreter of Limitador itself.
+//! Expressions in the Common Expression Language (CEL), read and evaluated by Limitador's own interpreter.
 
 use std::cell::OnceCell;
 use std::cmp::Ordering;
@@ -18,7 +18,7 @@ use cel::{Context, ExecutionError, IdedExpr, Value};
 use super::super::Descriptor;
 use super::expression::Reference;
 
-/// The functions of the interpreter.
+/// The interpreter's functions.
 const FUNCTIONS: [&str; 32] = [
     "bytes",
     "contains",
@@ -54,10 +54,10 @@ const FUNCTIONS: [&str; 32] = [
     "value",
 ];
 
-/// The functions, which take longer to set up than most expressions to evaluate.
+/// The functions are set up once, because that takes longer than evaluating most expressions.
 static ROOT: LazyLock<Context<'static>> = LazyLock::new(Context::default);
 
-/// An expression that is more than a plain comparison. Two are equal if their texts are.
+/// An expression beyond a plain comparison. Two are equal if their texts are.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     text: String,
@@ -66,20 +66,20 @@ pub(super) struct Program {
     names: BTreeSet<String>,
     /// The greatest index that it writes out, as in `descriptors[1]`.
     descriptor: usize,
-    /// The value of `limit`, if it reads that.
+    /// The value of `limit`, if the expression reads it.
     limit: Option<Value>,
     /// Whether an error was logged. One line for each expression suffices, since clients may cause more.
     has_failed: Arc<AtomicBool>,
 }
 
-/// The limit of an expression, which its conditions may read.
+/// An expression's limit, which its conditions may read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitNames<'a> {
     pub(super) name: Option<&'a str>,
     pub(super) id: Option<&'a str>,
 }
 
-/// The descriptors of a request. The interpreter's values of them are made when the first expression needs them.
+/// A request's descriptors. They are converted to the interpreter's values when the first expression needs them.
 pub(super) struct Request<'a> {
     pub(super) descriptors: &'a [Descriptor],
     context: OnceCell<Context<'static>>,
@@ -100,18 +100,18 @@ impl<'a> Request<'a> {
     }
 }
 
-/// Of entries with the same key, the last counts.
+/// If entries have the same key, the last counts.
 fn map_of(descriptor: &Descriptor) -> Value {
     let entries: HashMap<String, String> = descriptor.entries.iter().cloned().collect();
     Value::Map(Map::from(entries))
 }
 
-/// The deepest nesting, and the most operators, of an expression. The parser calls itself for each: a longer expression
-/// would end the process.
+/// The deepest nesting that an expression may have. The parser calls itself for each level and each operator, so a
+/// longer expression would end the process.
 const DEEPEST: usize = 12;
 const MOST_OPERATORS: usize = 200;
 
-/// Checks that an expression is no longer than the parser bears.
+/// Checks that an expression is not too long for the parser.
 fn check_size(text: &str) -> Result<(), String> {
     let (mut depth, mut deepest, mut operators) = (0_usize, 0, 0);
     for character in text.chars() {
@@ -133,14 +133,14 @@ fn check_size(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// How many bytes of stack the parser gets. Without optimization, an expression of `MOST_OPERATORS` needs more than the
-/// 2 MiB of a worker. The system provides only what is used.
+/// How many bytes of stack the parser gets. Without optimization, an expression with `MOST_OPERATORS` needs more than a
+/// worker's 2 MiB. The system provides only the part that is used.
 const PARSER_STACK: usize = 64 << 20;
 
-/// Reads an expression on a thread of its own, and returns it if the stack of a worker suffices to evaluate it.
+/// Reads an expression on a separate thread, and returns it if a worker's stack suffices to evaluate it.
 fn parse_on_large_stack(text: &str) -> Result<IdedExpr, String> {
     let parse = || {
-        // The parser's own code gives up by a panic on some texts that are no CEL.
+        // The parser panics on some texts that are not CEL.
         let expression = match catch_unwind(|| Parser::new().parse(text)) {
             Ok(Ok(expression)) => expression,
             Ok(Err(errors)) => return Err(syntax_error(&errors.to_string())),
@@ -158,11 +158,12 @@ fn parse_on_large_stack(text: &str) -> Result<IdedExpr, String> {
     })
 }
 
-/// The deepest tree of an expression. The interpreter calls itself for each level, and `a + b + c` is a level deeper
-/// than `a + b`. A level takes up to 50 kB in a build without optimization, and a worker's stack has 2 MiB.
+/// The deepest tree that an expression may have. The interpreter calls itself for each level, and `a + b + c` is a
+/// level deeper than `a + b`. A level takes up to 50 kB in a build without optimization, and a worker's stack has 2
+/// MiB.
 const DEEPEST_TREE: usize = 16;
 
-/// Checks that the stack of a worker suffices to evaluate an expression.
+/// Checks that a worker's stack suffices to evaluate an expression.
 fn check_depth(expression: &IdedExpr) -> Result<(), String> {
     let depth = depth(&expression.expr);
     if depth > DEEPEST_TREE {
@@ -178,7 +179,7 @@ fn depth(expression: &Expr) -> usize {
     parts(expression).iter().map(|part| depth(&part.expr)).max().unwrap_or(0) + 1
 }
 
-/// The expressions of which an expression consists.
+/// The direct subexpressions.
 fn parts(expression: &Expr) -> Vec<&IdedExpr> {
     match expression {
         Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => Vec::new(),
@@ -199,21 +200,21 @@ fn entries_of<'a>(entries: impl Iterator<Item = &'a EntryExpr>) -> Vec<&'a IdedE
     parts.collect()
 }
 
-/// The most descriptors of a request, and the most entries of a descriptor, as the service accepts them.
+/// The most descriptors in a request, and the most entries in a descriptor, that the service accepts.
 const DESCRIPTORS: u64 = 256;
 const ENTRIES: u64 = 64;
 
 /// The most steps that an expression may take, which suffices for two loops over descriptors, one in the other, with a
-/// short condition. A step is an operator, a call or a value, or an element that is copied or compared.
+/// short condition. A step is an operator, a call, a value, or an element that is copied or compared.
 const MOST_STEPS: u64 = 2_000_000;
 
-/// How many steps `matches` takes, which compiles its pattern each time.
+/// How many steps `matches` takes, because it compiles its pattern each time.
 const MATCHES: u64 = 1_000;
 
-/// How many texts of a request one text may consist of. Their bytes count only by this.
+/// How many request texts one text may be joined from. Their bytes count only by this.
 const MOST_TEXTS: u64 = 256;
 
-/// Functions whose value is a number, a flag or a time. All others may return what they are given.
+/// Functions whose value is a number, a flag or a time. All others may return their arguments.
 const SCALAR: [&str; 16] = [
     "contains",
     "double",
@@ -233,8 +234,8 @@ const SCALAR: [&str; 16] = [
     operators::NOT_STRICTLY_FALSE,
 ];
 
-/// Checks that a request cannot keep the interpreter busy for longer than a moment: macros such as `all` are loops, and
-/// loops within loops multiply.
+/// Checks that a request cannot keep the interpreter busy for longer than a moment, because macros such as `all` are
+/// loops, and nested loops multiply.
 fn check_loops(expression: &IdedExpr) -> Result<(), String> {
     let mut work = Work::default();
     work.shape(&expression.expr);
@@ -248,21 +249,21 @@ fn check_loops(expression: &IdedExpr) -> Result<(), String> {
     Ok(())
 }
 
-/// How long a value is at most: a list, then the longest of the lists in it, and so on. The last length is that of a
-/// text in texts of the request. A loop over descriptors sees `[256, 64, 1]`, and its variable is `[64, 1]`.
+/// An upper bound for a value's lengths: a list's, then the longest among the lists in it, and so on. The last length
+/// counts the request texts in a text. A loop over descriptors sees `[256, 64, 1]`, and its variable is `[64, 1]`.
 type Shape = Vec<u64>;
 
-/// The greatest work for an expression. It follows the lengths of variables, since a loop may go over a list that the
-/// loop around it has made.
+/// The greatest work that an expression can cause. It tracks the lengths of variables, since a loop may go over a list
+/// that the loop around it has made.
 #[derive(Default)]
 struct Work {
     steps: u64,
-    /// The variables of the loops around the place that is read.
+    /// The variables in the loops around the current place.
     variables: Vec<(String, Shape)>,
 }
 
 impl Work {
-    /// Adds the work for an expression, and returns the shape of its value.
+    /// Adds an expression's work, and returns the shape of its value.
     fn shape(&mut self, expression: &Expr) -> Shape {
         self.touch(1);
         match expression {
@@ -326,7 +327,7 @@ impl Work {
 
     fn comprehension(&mut self, of: &ComprehensionExpr) -> Shape {
         let range = self.shape(&of.iter_range.expr);
-        // An accumulated list grows by an element per step at most.
+        // An accumulated list grows by at most one element per step.
         let is_list = matches!(of.accu_init.expr, Expr::List(_));
         let accumulated = vec![if is_list { first(&range) } else { 1 }];
         let outside = std::mem::take(&mut self.steps);
@@ -341,7 +342,7 @@ impl Work {
         join(step, &accumulated)
     }
 
-    /// The shape of a value that may be each of several.
+    /// Returns the shape of a value that may be any of several.
     fn join(&mut self, parts: &[&IdedExpr]) -> Shape {
         parts.iter().fold(Shape::new(), |shape, part| join(shape, &self.shape(&part.expr)))
     }
@@ -355,12 +356,12 @@ fn first(shape: &Shape) -> u64 {
     shape.first().copied().unwrap_or(0)
 }
 
-/// The shape of the elements of a list. A text has none, but a key with dots is read as if it had.
+/// Returns the shape of a list's elements. A text has none, but a key with dots is read as if it had.
 fn element(shape: &Shape) -> Shape {
     if shape.len() > 1 { shape[1..].to_vec() } else { vec![1] }
 }
 
-/// All elements in a list and in its lists.
+/// Counts the elements in a list and in its lists.
 fn elements_of(shape: &Shape) -> u64 {
     shape.iter().fold(1, |product: u64, length| product.saturating_mul(*length))
 }
@@ -373,7 +374,7 @@ fn join(mut one: Shape, two: &Shape) -> Shape {
     one
 }
 
-/// The shape of a value that may be a list or, as that of `max`, an element of it.
+/// Returns the shape of a value that may be a list or, as for `max`, an element in it.
 fn with_elements(shape: Shape) -> Shape {
     let elements = element(&shape);
     join(shape, &elements)
@@ -437,7 +438,7 @@ impl Program {
         }
     }
 
-    /// Returns the index of the descriptor that is charged, and the value of a variable.
+    /// Returns the index of the descriptor that is charged, and the variable's value.
     pub(super) fn value(&self, request: &Request<'_>) -> Option<(usize, String)> {
         let (index, value) = self.evaluate(request)?;
         let text = match value {
@@ -471,7 +472,7 @@ impl Program {
         // The interpreter panics where it is not finished, such as in a loop over a text. It keeps no state.
         match catch_unwind(AssertUnwindSafe(|| Value::resolve(&self.expression, &scope))) {
             Ok(Ok(value)) => Some((descriptor, value)),
-            // As in a plain comparison.
+            // A missing entry makes a plain comparison false, too.
             Ok(Err(ExecutionError::NoSuchKey(_) | ExecutionError::IndexOutOfBounds(_))) => None,
             Ok(Err(error)) => {
                 self.note_failure(&in_words(&error));
@@ -521,7 +522,7 @@ impl Hash for Program {
     }
 }
 
-/// The first line of the parser's message, without its place in the text.
+/// Returns the first line of the parser's message, without its place in the text.
 fn syntax_error(message: &str) -> String {
     let line = message.lines().next().unwrap_or_default();
     let line = line.split_once("Syntax error: ").map_or(line, |(_, line)| line);
@@ -529,7 +530,7 @@ fn syntax_error(message: &str) -> String {
     format!("this is not CEL{problem}; write such as `descriptors[0].method == 'GET'`")
 }
 
-/// The error without the values of the request, which may be secrets.
+/// Describes the error without the request's values, which may be secrets.
 fn in_words(error: &ExecutionError) -> String {
     match error {
         ExecutionError::FunctionError { function, .. } => format!("`{function}` cannot read the value"),
@@ -543,18 +544,18 @@ fn in_words(error: &ExecutionError) -> String {
     }
 }
 
-/// What an expression reads.
+/// The names that an expression reads.
 #[derive(Debug, Default)]
 struct Names {
     entries: BTreeSet<String>,
     descriptor: usize,
     reads_limit: bool,
-    /// The variables of the loops around the place that is read.
+    /// The variables in the loops around the current place.
     in_scope: Vec<String>,
 }
 
 impl Names {
-    /// Reads an expression. Makes one name of a key with dots, as in `req.method`: a value has no fields.
+    /// Reads an expression. A key with dots, as in `req.method`, becomes one name, because a value has no fields.
     fn read(&mut self, expression: &mut IdedExpr) -> Result<(), String> {
         if let Some(name) = self.entry(&expression.expr) {
             self.entries.insert(name.clone());

@@ -30,7 +30,7 @@ pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Domain>, ConfigError> 
     }
 }
 
-/// Reads a file. Adds the first mistake of each limit to `problems`, and leaves such limits out.
+/// Reads a file. Adds each limit's first mistake to `problems`, and leaves such limits out.
 pub(crate) fn read(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Vec<Domain> {
     match domains(file, text, problems) {
         Ok(domains) => domains,
@@ -59,7 +59,7 @@ fn domains(file: &str, text: &str, problems: &mut Vec<ConfigError>) -> Result<Ve
     Ok(namespaces.all.into_iter().map(Namespace::into_domain).collect())
 }
 
-/// The namespaces of a file so far.
+/// A file's namespaces so far.
 struct Namespaces<'a> {
     file: &'a str,
     all: Vec<Namespace<'a>>,
@@ -81,7 +81,7 @@ impl<'a> Namespaces<'a> {
     }
 }
 
-/// The limits of a namespace so far.
+/// A namespace's limits so far.
 struct Namespace<'a> {
     file: &'a str,
     name: &'a str,
@@ -90,7 +90,7 @@ struct Namespace<'a> {
     rules: Vec<Rule>,
     /// One for each rule.
     scopes: Vec<Scope>,
-    /// The line of each limit. No two limits have the same scope and period.
+    /// Each limit's line. No two limits have the same scope and period.
     lines: HashMap<(Scope, Duration), usize>,
 }
 
@@ -132,7 +132,7 @@ impl<'a> Namespace<'a> {
         Ok(())
     }
 
-    /// Reads a list of expressions. An error of `parse` is the problem and its cure.
+    /// Reads a list of expressions. An error from `parse` is the problem and its cure.
     fn expressions<T>(
         &self,
         fields: &Fields<'a>,
@@ -167,7 +167,7 @@ impl<'a> Namespace<'a> {
     }
 }
 
-/// The texts of a list of expressions.
+/// Returns the texts in a list of expressions.
 fn texts<'a>(fields: &Fields<'a>, name: &str) -> Result<Vec<&'a str>, ConfigError> {
     let texts = fields.list(name)?.iter().filter_map(|node| match &node.value {
         Value::Text { text, .. } => Some(text.as_str()),
@@ -176,7 +176,7 @@ fn texts<'a>(fields: &Fields<'a>, name: &str) -> Result<Vec<&'a str>, ConfigErro
     Ok(texts.collect())
 }
 
-/// The variables and the conditions of a limit in words.
+/// Describes a limit's variables and conditions.
 fn who(variables: &[&str], conditions: &[&str]) -> String {
     let who =
         if variables.is_empty() { "all together".to_owned() } else { format!("each {}", variables.join(" and ")) };
@@ -205,7 +205,7 @@ fn limit(fields: &Fields<'_>, period: Duration) -> Result<Limit, ConfigError> {
     }
 }
 
-/// Makes the name of a rule: the name in the file, or such as `method:GET/user/60s`.
+/// Makes a rule's name: the name in the file, or one such as `method:GET/user/60s`.
 fn name_text(label: Option<&str>, scope: &Scope, period: Duration) -> NameText {
     let mut words = Vec::new();
     for condition in &scope.conditions {
@@ -226,7 +226,7 @@ fn name_text(label: Option<&str>, scope: &Scope, period: Duration) -> NameText {
     words.push(format!("{}s", period.as_secs()));
     let shown = label.map_or_else(|| words.join("/"), str::to_owned);
 
-    // Limits with the same name in the file differ by these parts.
+    // Limits with the same name in the file differ in these parts.
     let mut name = NameText::new().with(&shown).with_hidden(&period.as_secs().to_string());
     for condition in &scope.conditions {
         name = match condition {

@@ -1,4 +1,4 @@
-//! Which limits apply to a request.
+//! Selects the limits that apply to a request.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ pub(super) enum Condition {
     Program(Program),
 }
 
-/// A variable, whose values have budgets of their own.
+/// A variable, whose values have separate budgets.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Variable {
     Entry(Reference),
@@ -57,7 +57,7 @@ pub(super) struct Scope {
 }
 
 /// Selects every limit whose conditions hold and whose variables the request has. A namespace may have thousands, so
-/// that each is found by an entry which its requests must have.
+/// each limit is found by an entry that its requests must have.
 #[derive(Debug)]
 pub(super) struct Scopes {
     all: Vec<Scope>,
@@ -74,7 +74,7 @@ struct Keyed {
     with_any_value: Vec<usize>,
 }
 
-/// An entry that a request must have: its key, and its value if that is one.
+/// An entry that a request must have: its key, and its value if only one will do.
 type Needed<'a> = (&'a str, Option<&'a str>);
 
 impl Scopes {
@@ -100,7 +100,7 @@ impl Scopes {
         Self { all, by_key, others }
     }
 
-    /// The limits whose rarest entry a request has, in order.
+    /// Returns the limits whose rarest entry a request has, in order.
     fn candidates(&self, descriptors: &[Descriptor]) -> Vec<usize> {
         let mut candidates = self.others.clone();
         for (key, value) in descriptors.iter().flat_map(|descriptor| &descriptor.entries) {

@@ -1,4 +1,4 @@
-//! Selection beside a naive model, and errors.
+//! Selection compared with a naive model, and errors.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ fn descriptor(entries: &[(&str, &str)]) -> Descriptor {
     Descriptor { entries: entries.collect(), has_own_limit: false }
 }
 
-/// Returns descriptor, rule and key of each selected limit.
+/// Returns each selected limit's descriptor, rule and key.
 fn select(domain: &Domain, descriptors: &[Descriptor]) -> Vec<(usize, usize, PartitionKey)> {
     let selected = domain.select.select(descriptors);
     selected.into_iter().map(|selected| (selected.descriptor, selected.rule, selected.key)).collect()
@@ -69,7 +69,7 @@ fn limits_are_read_by_namespace() {
 }
 
 #[test]
-fn names_without_a_descriptor_are_searched_in_all() {
+fn names_alone_search_all_descriptors() {
     let list = r#"[{namespace: n, max_value: 1, seconds: 1, conditions: ['method != "GET"'], variables: [user]}]"#;
     let domain = domain(list);
     let [user, method] = [descriptor(&[("user", "ann")]), descriptor(&[("method", "PUT"), ("x", "")])];
@@ -87,7 +87,7 @@ fn the_last_entry_of_a_key_counts() {
 }
 
 #[test]
-fn values_do_not_run_into_each_other_and_their_order_in_the_file_does_not_matter() {
+fn values_stay_apart_in_any_order() {
     let file = |variables| format!("[{{namespace: n, max_value: 1, seconds: 1, variables: [{variables}]}}]");
     let domain = domain(&file("a, b"));
     let key = |domain: &Domain, a, b| select(domain, &[descriptor(&[("a", a), ("b", b)])]).remove(0).2;
@@ -95,8 +95,9 @@ fn values_do_not_run_into_each_other_and_their_order_in_the_file_does_not_matter
     assert_eq!(key(&domain, "x", "y"), key(&self::domain(&file("b, a, b")), "x", "y"));
 }
 
+/// Adding limits does not change other limits' names.
 #[test]
-fn names_are_readable_and_stay_when_others_are_added() {
+fn names_are_readable_and_stable() {
     let limit = |more| format!("{{namespace: n, max_value: 1, {more}}}");
     let by_user = limit("seconds: 60, conditions: [\"method == 'GET'\"], variables: ['descriptors[1].user']");
     let same_name = [limit("seconds: 1, name: api"), limit("seconds: 2, name: api"), limit("seconds: 3, name: api")];
@@ -182,7 +183,7 @@ fn applies(condition: &str, descriptors: &[Descriptor]) -> bool {
     !select(&domain, descriptors).is_empty()
 }
 
-/// The expressions of Limitador's own tests and documents, among others.
+/// Most expressions come from Limitador's own tests and documents.
 #[test]
 fn conditions_are_cel() {
     let request = [
@@ -206,7 +207,7 @@ fn conditions_are_cel() {
         ("descriptors[0].method == 'G\\x45T'", true),
         ("'GET' == descriptors[0].method", true),
         ("true", true),
-        // The names of the limit.
+        // The limit's names.
         ("limit.name == 'calls' && limit.id == null", true),
         ("limit.name == 'others'", false),
         // Entries without a descriptor, as in version 1.
@@ -216,7 +217,7 @@ fn conditions_are_cel() {
         // A key or a descriptor that the request lacks.
         ("descriptors[0].missing == 'x' || true", false),
         ("descriptors[2].user == 'ann' || true", false),
-        // Errors of the evaluation.
+        // Errors during evaluation.
         ("int(descriptors[0].method) > 5", false),
         ("descriptors[0].method", false),
         ("descriptors[0].method > 5", false),
@@ -276,7 +277,7 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn selection_is_that_of_a_naive_model(
+    fn selection_equals_a_naive_model(
         limits in prop::collection::vec((
             prop::collection::vec((0..2_usize, "[ab]", any::<bool>(), "[xy]"), 0..3),
             prop::collection::vec((0..2_usize, "[ab]"), 0..3),
@@ -284,7 +285,7 @@ proptest! {
         requests in prop::collection::vec(
             prop::collection::vec(prop::collection::hash_map("[ab]", "[xy|]{1,2}", 0..3), 1..3), 10),
     ) {
-        // Each limit has other seconds, since two limits that are equal but for their number are a mistake.
+        // Each limit has a different period, since two limits that differ only in `max_value` are a mistake.
         let mut file = "\n".to_owned();
         for (index, (conditions, variables)) in limits.iter().enumerate() {
             writeln!(file, "- namespace: n\n  max_value: 1\n  seconds: {}\n  conditions:", index + 1).unwrap();
@@ -315,7 +316,7 @@ proptest! {
             prop_assert_eq!(selected.iter().map(|selected| selected.rule).collect::<Vec<_>>(), rules(&expected));
             found.extend(selected.into_iter().map(|selected| (selected.rule, selected.key)).zip(expected));
         }
-        // Requests share a budget just if the model says so.
+        // Requests share a budget exactly if the model says so.
         for (one, same_as_one) in &found {
             for (two, same_as_two) in &found {
                 prop_assert_eq!(one == two, same_as_one == same_as_two);
@@ -388,7 +389,7 @@ fn deepest(expression: impl Fn(usize) -> String) -> Program {
     read(deepest).unwrap()
 }
 
-/// A worker of tokio has twice this stack, since a request needs some of it before its conditions are evaluated.
+/// A tokio worker has twice this stack, since a request needs some before its conditions are evaluated.
 #[test]
 fn deepest_expressions_fit_the_stack() {
     let around = |begin: &str, inner: &str, end: &str, depth| begin.repeat(depth) + inner + &end.repeat(depth);

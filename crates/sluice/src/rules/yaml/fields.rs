@@ -1,4 +1,4 @@
-//! The fields of a table, read with errors that name line, field and cure.
+//! The fields in a table, read with errors that name line, field and cure.
 
 use std::fmt;
 use std::rc::Rc;
@@ -27,11 +27,11 @@ pub(in crate::rules) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads a table of the shape `shape`, which is one of the `format`.
+    /// Reads a table with the given `shape`, which is part of the `format`.
     ///
     /// # Errors
     ///
-    /// If it is no table, or has a field that the shape has not.
+    /// If it isn't a table, or has a field that the shape lacks.
     pub(in crate::rules) fn read(
         file: &'a str,
         node: &'a Node,
@@ -56,18 +56,18 @@ impl<'a> Fields<'a> {
         self.line
     }
 
-    /// Returns the line of a field, or the first of the table if the field is absent.
+    /// Returns a field's line, or the table's first line if the field is absent.
     pub(in crate::rules) fn line_of(&self, name: &str) -> usize {
         self.table.iter().find(|(key, _)| key.text == name).map_or(self.line, |(key, _)| key.line)
     }
 
-    /// Returns the value of a field, unless it is absent or null.
+    /// Returns a field's value, unless it is absent or null.
     pub(in crate::rules) fn get(&self, name: &str) -> Option<&'a Node> {
         let (_, node) = self.table.iter().find(|(key, _)| key.text == name)?;
         if node.is_null() { None } else { Some(node) }
     }
 
-    /// Returns a text. A number or a flag is the text that the file has.
+    /// Returns a text. A number or a flag is returned as the file spells it.
     pub(in crate::rules) fn text(&self, name: &str) -> Result<Option<&'a str>, ConfigError> {
         let Some(node) = self.get(name) else { return Ok(None) };
         match &node.value {
@@ -76,7 +76,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns whether a flag is set. As for YAML 1.1, `yes` and `on` are `true`.
+    /// Returns whether a flag is set. As in YAML 1.1, `yes` and `on` are `true`.
     pub(in crate::rules) fn flag(&self, name: &str) -> Result<bool, ConfigError> {
         match self.plain(name, "true or false, without quotation marks")? {
             None => Ok(false),
@@ -86,7 +86,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns a whole number of at most `max`.
+    /// Returns a whole number, which is at most `max`.
     pub(in crate::rules) fn number(&self, name: &str, max: u64) -> Result<Option<u64>, ConfigError> {
         let expected = format!("a whole number of at most {max}, without quotation marks");
         let Some(text) = self.plain(name, &expected)? else { return Ok(None) };
@@ -100,7 +100,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Returns the elements of a list, which is empty if the field is absent.
+    /// Returns a list's elements. The list is empty if the field is absent.
     pub(in crate::rules) fn list(&self, name: &str) -> Result<&'a [Rc<Node>], ConfigError> {
         match self.get(name).map(|node| &node.value) {
             None => Ok(&[]),
@@ -116,7 +116,7 @@ impl<'a> Fields<'a> {
         ConfigError::new(self.file, self.line_of(name), problem)
     }
 
-    /// Makes an error for a field of the wrong value.
+    /// Makes an error for a field with the wrong value.
     pub(in crate::rules) fn wrong(&self, name: &str, found: &str, expected: &str) -> ConfigError {
         if found.len() > LONGEST_SHOWN {
             return self.error(name, format_args!("`{name}`: write {expected}"));

@@ -1,4 +1,4 @@
-//! YAML as a tree of values with their lines.
+//! YAML as a tree whose values know their lines.
 
 mod fields;
 #[cfg(test)]
@@ -12,13 +12,13 @@ use tower_sluice_config::ConfigError;
 
 pub(super) use self::fields::{Fields, Shape};
 
-/// The deepest nesting of lists and tables. The readers of a tree call themselves.
+/// The deepest nesting that is accepted, because the readers of a tree are recursive.
 const MAX_DEPTH: usize = 64;
 
-/// The bytes that the aliases of a file may repeat. A tree shares the repeated values, but its readers copy them.
+/// The bytes that a file's aliases may repeat. A tree shares the repeated values, but its readers copy them.
 const MAX_REPEATED: usize = 4 << 20;
 
-/// The bytes of a value besides its text, roughly.
+/// A value's approximate size besides its text, in bytes.
 const BYTES_OF_VALUE: usize = 64;
 
 /// A value and the line where it begins.
@@ -43,7 +43,7 @@ pub(super) enum Value {
     Table(Table),
 }
 
-/// Keys and values in the order of the file. The keys are texts, and differ.
+/// Keys and values in the file's order. The keys are texts, and differ.
 pub(super) type Table = Vec<(Key, Rc<Node>)>;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(super) struct Key {
 }
 
 impl Node {
-    /// Whether the value is left out: nothing, `~` or `null`.
+    /// Whether the value is left out: empty, `~` or `null`.
     pub(super) fn is_null(&self) -> bool {
         match &self.value {
             Value::Text { text, is_plain } => *is_plain && matches!(&**text, "" | "~" | "null" | "Null" | "NULL"),
@@ -64,8 +64,8 @@ impl Node {
     }
 }
 
-/// Reads a file, which has one document beside empty ones: tools that join files write `---` at the ends. Returns
-/// `None` if all are empty.
+/// Reads a file, which has one document beside empty ones, because tools that join files write `---` at the ends.
+/// Returns `None` if all are empty.
 ///
 /// # Errors
 ///
@@ -90,7 +90,7 @@ fn syntax_error(file: &str, error: &ScanError) -> ConfigError {
     ConfigError::new(file, error.marker().line(), problem)
 }
 
-/// The tree of the events so far.
+/// The tree as built from the events so far.
 struct Tree<'a> {
     file: &'a str,
     root: Option<Rc<Node>>,
@@ -155,7 +155,7 @@ impl Tree<'_> {
         self.add(Node { line, value, bytes, depth }, anchor)
     }
 
-    /// Puts the value of an anchor here, too.
+    /// Repeats an anchor's value here.
     fn repeat(&mut self, anchor: usize, line: usize) -> Result<(), ConfigError> {
         let Some(node) = self.anchors.get(&anchor).map(Rc::clone) else {
             return Err(self.error(line, "this alias is inside of the value that it repeats; write the value out"));
@@ -169,14 +169,14 @@ impl Tree<'_> {
 
     fn add(&mut self, node: Node, anchor: usize) -> Result<(), ConfigError> {
         let node = Rc::new(node);
-        // The number 0 stands for no anchor.
+        // The number 0 means that there is no anchor.
         if anchor > 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
         self.attach(node)
     }
 
-    /// Makes the node the next element, key or value of the innermost list or table.
+    /// Makes the node the next element, key or value in the innermost list or table.
     fn attach(&mut self, node: Rc<Node>) -> Result<(), ConfigError> {
         self.check_depth(node.depth, node.line)?;
         let Some(parent) = self.open.last_mut() else {
@@ -202,8 +202,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// Adds the tables that `<<` names. Keys of the table itself win over merged keys, and keys of an
-    /// earlier merged table over keys of a later one.
+    /// Adds the tables that `<<` names. The table's own keys win over merged keys, and keys in an earlier merged table
+    /// win over keys in a later one.
     fn merged(&self, entries: Table) -> Result<Table, ConfigError> {
         let (merges, mut table): (Table, Table) = entries.into_iter().partition(|(key, _)| key.is_merge);
         let mut lines: HashMap<String, usize> = HashMap::new();

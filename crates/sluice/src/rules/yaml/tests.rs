@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::cases::cases;
 
-/// Writes a tree in one line, with the line of each text.
+/// Writes a tree in one line, with each text's line.
 fn shown(node: &Node) -> String {
     match &node.value {
         Value::Text { text, .. } => format!("{text}@{}", node.line),
@@ -25,7 +25,7 @@ fn parsed(text: &str) -> String {
 
 fn error(text: &str) -> String {
     match parse("a.yaml", text) {
-        // The tree may be too great to be printed.
+        // The tree may be too large to be printed.
         Ok(_) => panic!("there is no error"),
         Err(error) => error.to_string(),
     }

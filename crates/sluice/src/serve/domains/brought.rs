@@ -10,7 +10,7 @@ use super::{Ruling, enforce};
 use crate::descriptors::{Asked, RuleKey};
 use crate::rules::BROUGHT;
 
-/// The limiter for these limits: a fixed window, as the rules of the file have.
+/// The limiter for these limits: a fixed window, like the rules in the file.
 ///
 /// # Errors
 ///
@@ -24,8 +24,8 @@ pub(super) fn policy(limiter: Arc<dyn Limiter>) -> Policy<On<Asked>> {
     Policy::on(BROUGHT, limiter).key(RuleKey(BROUGHT.into())).quota_fn(|_| None)
 }
 
-/// Decides by the limits that requests bring. Its table is made by the first such request: it has keys with quotas of
-/// their own, takes 98 bytes for each of `--max-keys`, and most domains never use it.
+/// Decides by the limits that requests bring. The first such request creates the table, because its keys have their own
+/// quotas, it takes 98 bytes for each of `--max-keys`, and most domains never use it.
 pub(crate) struct BroughtLimits {
     domain: String,
     store: Store,

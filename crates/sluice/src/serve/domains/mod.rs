@@ -1,4 +1,4 @@
-//! The limits of a domain: of a route in TOML, or of another service's file.
+//! A domain's limits, from a route in TOML or from another service's file.
 
 mod brought;
 mod reported;
@@ -21,7 +21,7 @@ pub(crate) use self::selector::{Selections, Selector};
 pub(crate) use self::store::Store;
 use crate::descriptors::{Asked, Match, Patterns};
 
-/// Puts the policies of rules in force, under the name of their domain.
+/// Puts the rules' policies in force, under the name of their domain.
 ///
 /// # Errors
 ///
@@ -30,26 +30,26 @@ pub(crate) fn enforce(name: &str, policies: Vec<Policy<On<Asked>>>) -> Result<di
     direct::Limits::builder(policies).route(name).marks(|asked: &Asked| &asked.marks).try_build()
 }
 
-/// The limits of a domain.
+/// A domain's limits.
 pub(crate) struct Domain {
     limits: DomainLimits,
     reported: ArcSwap<ReportedLimits>,
 }
 
 enum DomainLimits {
-    /// The limits of a route in TOML. Its policies also decide on requests over HTTP.
+    /// The limits on a route in TOML. Its policies also decide on HTTP requests.
     Route { layer: LimitsHandle, patterns: ArcSwap<Patterns> },
-    /// The limits in a file of another service.
+    /// The limits in another service's file.
     Rules { limits: direct::Limits<Asked>, selector: Selector },
 }
 
 impl Domain {
-    /// Makes a domain of a route. The layer adds verdicts.
+    /// Makes a domain from a route. The layer adds verdicts.
     pub(crate) fn of_route(layer: LimitsHandle, patterns: Patterns) -> Self {
         Self::new(DomainLimits::Route { layer, patterns: ArcSwap::from_pointee(patterns) })
     }
 
-    /// Makes a domain of the policies that the selector selects.
+    /// Makes a domain from the policies that the selector selects.
     pub(crate) fn of_rules(limits: direct::Limits<Asked>, selector: Selector) -> Self {
         Self::new(DomainLimits::Rules { limits, selector })
     }
@@ -60,7 +60,7 @@ impl Domain {
         domain
     }
 
-    /// Selects the rules of descriptors, if the file of another service has them.
+    /// Selects the rules for descriptors, if another service's file has them.
     pub(crate) const fn selector(&self) -> Option<&Selector> {
         match &self.limits {
             DomainLimits::Route { .. } => None,
@@ -68,7 +68,7 @@ impl Domain {
         }
     }
 
-    /// The limits on descriptors, if the file of another service has them.
+    /// The limits on descriptors, if another service's file has them.
     pub(crate) const fn rules(&self) -> Option<&direct::Limits<Asked>> {
         match &self.limits {
             DomainLimits::Route { .. } => None,
@@ -76,7 +76,7 @@ impl Domain {
         }
     }
 
-    /// The layer of a route.
+    /// The route's layer.
     pub(crate) const fn layer(&self) -> Option<&LimitsHandle> {
         match &self.limits {
             DomainLimits::Route { layer, .. } => Some(layer),
@@ -92,7 +92,7 @@ impl Domain {
         }
     }
 
-    /// Decides on the descriptors of a request.
+    /// Decides on a request's descriptors.
     pub(crate) async fn decide(&self, asked: &Arc<Asked>) -> Ruling {
         let reported = self.reported.load_full();
         match &self.limits {
@@ -100,13 +100,14 @@ impl Domain {
                 Ruling::of(limits.decide(asked).await, asked.selected_matches(), reported)
             }
             DomainLimits::Route { layer, patterns } => {
-                // The route's policies read the heads of requests; this one has its descriptors, and nothing else.
+                // The route's policies read request heads. This head has the descriptors, and nothing else.
                 let (mut head, ()) = Request::new(()).into_parts();
                 head.extensions.insert(asked.marks.clone());
                 head.extensions.insert(Arc::clone(asked));
                 let head = RequestHead::from(&head);
-                // The policies that decide are those in force at this call. At each instant, the patterns are at least
-                // those of the policies in force: so the ones before and after the call have the policies that decide.
+                // The policies in force at this call decide. At any instant, `patterns` has at least the patterns for
+                // the policies in force, so the patterns before and after the call together include those for the
+                // policies that decide.
                 let before = patterns.load_full();
                 let answering = layer.answer(&head);
                 let after = patterns.load_full();
@@ -120,7 +121,7 @@ impl Domain {
         }
     }
 
-    /// Notes that the policies of a route will be changed: until that is done, there are the patterns of both.
+    /// Notes that a route's policies will be changed. Until that is done, the patterns for both versions are there.
     pub(crate) fn begin_change(&self, after: &Patterns) {
         if let DomainLimits::Route { patterns, .. } = &self.limits {
             let both = patterns.load().and(after);
@@ -128,7 +129,7 @@ impl Domain {
         }
     }
 
-    /// Notes which policies of a route are in force after a change, or after one that has failed.
+    /// Notes a route's policies in force after a change, whether or not it has failed.
     pub(crate) fn end_change(&self, after: Patterns) {
         if let DomainLimits::Route { patterns, .. } = &self.limits {
             patterns.store(Arc::new(after));
@@ -136,7 +137,7 @@ impl Domain {
         self.report_again();
     }
 
-    /// The patterns of a route in force.
+    /// A route's patterns in force.
     pub(crate) fn patterns(&self) -> Patterns {
         match &self.limits {
             DomainLimits::Route { patterns, .. } => Patterns::clone(&patterns.load()),
@@ -153,7 +154,7 @@ impl Domain {
     }
 }
 
-/// Answers a request as an app would behind the layer, that has nothing to say.
+/// Answers a request as an app with empty responses would behind the layer.
 pub(crate) async fn answer(layer: &LimitsHandle, head: &RequestHead<'_>) -> Response<Body> {
     answered(layer.answer(head)).await
 }
@@ -165,19 +166,19 @@ async fn answered(answering: Answering<'_>) -> Response<Body> {
     }
 }
 
-/// The decision of the limits, with the response for the client.
+/// The limits' decision, with the response for the client.
 pub(crate) struct Ruling {
     pub(crate) verdict: Option<Verdict>,
     /// The response to a rejected client; for an admitted one, its fields alone.
     pub(crate) response: Response<Body>,
     /// The policies that each descriptor is charged to.
     pub(crate) matches: Vec<Match>,
-    /// The limits of the policies, as responses report them.
+    /// The policies' limits, as responses report them.
     pub(crate) reported: Arc<ReportedLimits>,
 }
 
 impl Ruling {
-    /// Of the rules in a file. The caller does not say when a request is over.
+    /// Returns the ruling for rules in a file. The caller does not say when a request is over.
     fn of(
         decided: Result<Admission<On<Asked>>, Box<Rejected>>,
         matches: Vec<Match>,
@@ -198,7 +199,7 @@ impl Ruling {
         self.verdict.as_ref().is_some_and(|verdict| !verdict.is_allowed())
     }
 
-    /// Whether the only limit of a request has no room for it. A shadow then lets it pass.
+    /// Whether the request's only limit has no room for it. If that is a shadow, the request passes nevertheless.
     pub(crate) fn is_full(&self) -> bool {
         let mut decided = self.verdict.iter().flat_map(Verdict::policies).filter(|policy| !policy.is_passed_over());
         decided.any(|policy| !policy.decision().is_allowed())

@@ -1,4 +1,4 @@
-//! The limits of a domain, as responses report them.
+//! A domain's limits, as responses report them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use crate::rules::Unit;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReportedLimit {
     pub(crate) requests: u32,
-    /// The number of the unit in Envoy's protocol; 0 of a period that is none.
+    /// The unit's number in Envoy's protocol, or 0 if the period is not a unit.
     pub(crate) unit: i32,
-    /// That of the file, or else of its policy; empty for one that the request brings.
+    /// The name in the file, otherwise the policy's name. It is empty if the request brings the limit.
     pub(crate) name: String,
 }
 
-/// The limits of a domain's policies.
+/// The limits for a domain's policies.
 #[derive(Debug, Default)]
 pub(crate) struct ReportedLimits(HashMap<String, ReportedLimit>);
 
@@ -30,7 +30,7 @@ impl ReportedLimits {
             let quota = policy.terms()?.quota()?;
             let name = labels.get(policy.name()).copied().unwrap_or(policy.name()).to_owned();
             let (requests, period) = match selector.and_then(|selector| selector.period_of_zero(policy.name())) {
-                // A quota cannot be zero, so that of the policy is another one.
+                // A quota cannot be zero, so the policy has a different one.
                 Some(period) => (0, period),
                 None => (u32::try_from(quota.limit()).unwrap_or(u32::MAX), quota.period()),
             };
@@ -39,7 +39,7 @@ impl ReportedLimits {
         Self(limits.collect())
     }
 
-    /// The limit of the policy of this name.
+    /// The limit for the policy with this name.
     pub(crate) fn of(&self, policy: &str) -> Option<&ReportedLimit> {
         self.0.get(policy)
     }

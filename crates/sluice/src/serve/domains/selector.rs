@@ -1,4 +1,4 @@
-//! The limits of a domain, from the file of another service: one policy for each rule.
+//! A domain's limits, from another service's file: one policy for each rule.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use super::store::Store;
 use crate::descriptors::{Asked, Brought, RuleKey, Selection};
 use crate::rules::{self, BROUGHT, Charging, Descriptor, Limit, Rule, Select, Selected};
 
-/// Selects the policies of a request.
+/// Selects a request's policies.
 pub(crate) struct Selector {
     pub(crate) domain: String,
     pub(crate) charging: Charging,
     select: Box<dyn Select>,
     rules: Vec<RulePolicy>,
-    /// The periods of the policies whose limit is zero.
+    /// The periods for policies whose limit is zero.
     zeros: HashMap<Arc<str>, Duration>,
     /// Whether requests may bring limits.
     takes_limits: bool,
-    /// The limiter of brought limits in the layer of the domain, which decides on all descriptors together.
+    /// The limiter for brought limits in the domain's layer, which decides on all descriptors together.
     first: Arc<dyn Limiter>,
     /// The limits that requests bring, in a domain that decides on each descriptor by itself.
     pub(crate) brought: Arc<BroughtLimits>,
 }
 
-/// What a selection needs of a rule.
+/// The parts of a rule that a selection needs.
 struct RulePolicy {
     policy: Arc<str>,
     /// The name that the file gives to its limit.
@@ -37,15 +37,15 @@ struct RulePolicy {
     limit: Limit,
     is_quota: bool,
     is_shadow: bool,
-    /// Kept for the next version of the file: an unchanged limit keeps its table. `None` without a limit.
+    /// Kept for the file's next version, so an unchanged limit keeps its table. `None` if there is no limit.
     limiter: Option<Arc<dyn Limiter>>,
-    /// The limit that the limiter was made for. One that becomes zero goes on counting as before, so that nothing is
-    /// forgotten until it is opened again.
+    /// The limit that the limiter was made for. If the limit becomes zero, the limiter goes on counting as before, so
+    /// that nothing is forgotten until the limit is opened again.
     made_for: Limit,
 }
 
 impl Selector {
-    /// Makes the limits of a domain. `before` is the domain before its file was edited.
+    /// Makes a domain's limits. `before` is the domain before its file was edited.
     ///
     /// # Errors
     ///
@@ -76,7 +76,7 @@ impl Selector {
             None => Arc::new(BroughtLimits::new(name.clone(), store.clone())),
             Some(before) => Arc::clone(&before.brought),
         };
-        // No request is charged to the smallest one.
+        // A table with one key suffices, because no request is charged to it.
         let is_small = !takes_limits || charging == Charging::Each;
         let store = if is_small { &Store::Memory { max_keys: 1 } } else { store };
         let zeros = selected.iter().filter_map(|rule| match rule.limit {
@@ -88,7 +88,7 @@ impl Selector {
         Ok(Self { domain: name, charging, select, rules: selected, zeros, takes_limits, first, brought })
     }
 
-    /// Makes the policies: one for each rule with a limit, and that of brought limits.
+    /// Makes the policies: one for each rule with a limit, and one for brought limits.
     pub(crate) fn policies(&self) -> Vec<Policy<On<Asked>>> {
         let mut policies: Vec<_> = self.rules.iter().filter_map(|rule| rule.policy(self.charging)).collect();
         // A layer needs a policy, even if it decides on nothing.
@@ -98,23 +98,23 @@ impl Selector {
         policies
     }
 
-    /// The period of a policy whose limit is zero.
+    /// The period for a policy whose limit is zero.
     pub(super) fn period_of_zero(&self, policy: &str) -> Option<Duration> {
         self.zeros.get(policy).copied()
     }
 
-    /// The names of the rules with a limit, in order.
+    /// The names of rules that have a limit, in order.
     pub(crate) fn rule_names(&self) -> impl Iterator<Item = &str> {
         self.rules.iter().filter(|rule| rule.limiter.is_some()).map(|rule| &*rule.policy)
     }
 
-    /// The names that the file gives to the limits of policies.
+    /// The names that the file gives to the policies' limits.
     pub(crate) fn labels(&self) -> HashMap<&str, &str> {
         let labels = self.rules.iter().filter_map(|rule| Some((&*rule.policy, rule.label.as_deref()?)));
         labels.collect()
     }
 
-    /// Returns the rules for these descriptors. A limit that the request brings replaces that of the file.
+    /// Returns the rules for these descriptors. A limit that the request brings replaces the file's.
     pub(crate) fn select(&self, descriptors: &[Descriptor], brought: &[Option<Brought>]) -> Selections {
         let brought = |descriptor: usize| brought[descriptor].filter(|_| self.takes_limits);
         let mut selections = Selections::default();
@@ -154,20 +154,20 @@ impl Selector {
                 });
             }
         }
-        // Two descriptors with one key are charged in the order of the request.
+        // Two descriptors with one key are charged in the request's order.
         selections.all.sort_by_key(|selection| selection.descriptor);
         selections
     }
 }
 
-/// The rules for the descriptors of a request.
+/// The rules for a request's descriptors.
 #[derive(Debug, Default)]
 pub(crate) struct Selections {
-    /// In the order of the descriptors.
+    /// In the descriptors' order.
     pub(crate) all: Vec<Selection>,
     /// The descriptors whose rule has no limit.
     pub(crate) unlimited: Vec<usize>,
-    /// The descriptors whose rule rejects a request only together with all others of this kind. One that is a shadow,
+    /// The descriptors whose rule is a quota: it rejects a request only if all such rules do. A quota that is a shadow,
     /// too, is never over.
     pub(crate) quotas: Vec<usize>,
 }
@@ -179,7 +179,7 @@ impl Selections {
         limits.any(&is_over) || !self.quotas.is_empty() && self.quotas.iter().all(|quota| is_over(*quota))
     }
 
-    /// The descriptors, of so many, that no rule counts.
+    /// Returns which of the first `count` descriptors no rule counts.
     pub(crate) fn without_rule(&self, count: usize) -> impl Iterator<Item = usize> {
         let has_rule = |descriptor: &usize| {
             self.unlimited.contains(descriptor) || self.all.iter().any(|it| it.descriptor == *descriptor)
@@ -195,7 +195,7 @@ impl RulePolicy {
         let policy = policy.key(RuleKey(Arc::clone(&self.policy)));
         let is_closed = matches!(self.limit, Limit::Zero { .. });
         let policy = if is_closed { policy.quota_fn(|_| Some(Quota::suspended())) } else { policy };
-        // A quota rejects nothing by itself, so that it must not keep others from being charged with it.
+        // A quota alone rejects nothing, so it must not keep others from being charged.
         let is_shadow = self.is_shadow || self.is_quota && charging == Charging::AllOrNone;
         Some(if is_shadow { policy.shadow() } else { policy })
     }

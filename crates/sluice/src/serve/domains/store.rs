@@ -1,4 +1,4 @@
-//! Where the budgets of rules are: in memory, or on Redis.
+//! Where the rules' budgets are: in memory, or on Redis.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::rules::{Algorithm, Limit};
 /// Where the budgets are.
 #[derive(Clone, Debug)]
 pub(crate) enum Store {
-    /// In memory, with so many keys of each rule.
+    /// In memory, with this number of keys per rule.
     Memory {
         max_keys: usize,
     },
@@ -20,7 +20,7 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// Makes the limiter of a rule; `None` for one without a limit.
+    /// Makes a rule's limiter. Returns `None` for a rule without a limit.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Store {
         }))
     }
 
-    /// Makes a limiter of this algorithm.
+    /// Makes a limiter with this algorithm.
     ///
     /// # Errors
     ///

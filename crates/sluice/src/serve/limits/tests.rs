@@ -9,7 +9,7 @@ use super::Limits;
 use crate::serve::domains::Store;
 use crate::serve::sources::Texts;
 
-/// The limit of each route and domain.
+/// The limit for each route and domain.
 type Expected = BTreeMap<String, u64>;
 
 /// A file in TOML, and whether it is valid.
@@ -36,7 +36,7 @@ fn toml(random: &mut Random, expected: &mut Expected) -> (String, bool) {
     }
 }
 
-/// A file of envoyproxy/ratelimit.
+/// A file for envoyproxy/ratelimit.
 fn envoy(random: &mut Random, expected: &mut Expected) -> (String, bool) {
     let limit = 1 + random.below(1_000);
     let domain = ["shop", "edge"][usize::try_from(random.below(2)).unwrap()];
@@ -48,7 +48,7 @@ fn envoy(random: &mut Random, expected: &mut Expected) -> (String, bool) {
     let mistakes = [
         file(domain, ""),
         file(domain, "requests_per_unit: -1"),
-        // The route of the TOML, and the namespace of Limitador.
+        // The TOML route, and Limitador's namespace.
         file("a", &good),
         file("counters", &good),
         "domain: [".to_owned(),
@@ -96,7 +96,7 @@ fn found(limits: &Limits) -> Expected {
 }
 
 #[test]
-fn only_whole_sets_of_files_are_in_force() {
+fn edits_apply_to_all_files_or_none() {
     let (mut applied, mut rejected) = (0, 0);
     for seed in seeds(100) {
         let mut random = Random::new(seed);

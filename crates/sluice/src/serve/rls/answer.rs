@@ -1,4 +1,4 @@
-//! The response to Envoy, made of the response of a layer.
+//! The response to Envoy, derived from a layer's response.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::serve::domains::{ReportedLimit, ReportedLimits, Ruling, Selections};
 ///
 /// # Errors
 ///
-/// If the request is rejected for another reason than its limits: a store fails, say.
+/// If the request is rejected for a reason other than its limits, such as a failing store.
 pub(super) async fn answer(
     asked: &Asked,
     selections: &Selections,
@@ -57,12 +57,12 @@ pub(super) fn reject(selections: &Selections, statuses: &[DescriptorStatus]) -> 
     selections.reject(statuses.len(), |descriptor| statuses[descriptor].code() == Code::OverLimit)
 }
 
-/// Longer than any body of a rejection.
+/// Longer than the body of any rejection.
 pub(super) const LONGEST_BODY: usize = 1 << 16;
 
 /// # Errors
 ///
-/// If a request is rejected, and not by a limit.
+/// If a request is rejected, but not by a limit.
 pub(super) fn check_decided(ruling: &Ruling) -> Result<(), Status> {
     match &ruling.verdict {
         Some(verdict) if !verdict.is_allowed() && verdict.violated().next().is_none() => {
@@ -72,17 +72,17 @@ pub(super) fn check_decided(ruling: &Ruling) -> Result<(), Status> {
     }
 }
 
-/// The status of a descriptor that is counted, but has no limit.
+/// The status for a descriptor that is counted, but has no limit.
 pub(super) fn unlimited() -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
 }
 
-/// The status of a descriptor for which there is no rule.
+/// The status for a descriptor without a rule.
 pub(super) fn without_rule() -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() }
 }
 
-/// The status of a descriptor: of its policies, the one that rejects it for longest, or leaves the least.
+/// Returns a descriptor's status, from the policy that rejects it for longest or, if none rejects, leaves the least.
 pub(super) fn status_of<'a>(
     asked: &Asked,
     matched: impl IntoIterator<Item = &'a Match>,
@@ -101,14 +101,14 @@ pub(super) fn status_of<'a>(
         // A quota is charged as a shadow, since it alone rejects nothing.
         let is_quota = selection.is_some_and(|selection| selection.is_quota);
         let is_over = policy.is_some_and(|policy| {
-            // While a server is down, its local fallback lets every look pass, and says what is left.
+            // While a server is down, its local fallback lets every look pass, and reports the remaining units.
             let looked_for = asked.looked_for(matched.descriptor).filter(|_| is_quota || !policy.is_shadow());
             is_over(policy, is_quota) || looked_for.is_some_and(|units| policy.decision().remaining() < units)
         });
         Decided { matched, selection, policy, is_over }
     });
-    // A policy that was not asked, since another rejected the request before, says the least. Of two that say the same,
-    // the one that is enforced is reported.
+    // A policy that was not asked, because another one had rejected the request, comes last. Ties: an enforced policy
+    // before a shadow.
     let decisive = decided.min_by_key(|it| {
         let is_shadow = it.policy.is_some_and(PolicyVerdict::is_shadow);
         match it.policy.map(PolicyVerdict::decision) {
@@ -127,7 +127,8 @@ pub(super) fn status_of<'a>(
             Some(brought) => Some(ReportedLimit::from(brought).into()),
             None => reported.of(&matched.policy).cloned().map(CurrentLimit::from),
         },
-        // A policy without a decision admits the request: by hand, or since its limiter fails.
+        // A policy without a decision admits the request: because an operator allowed the key, or because its limiter
+        // fails.
         limit_remaining: decision.map_or(u32::MAX, |decision| saturated(decision.remaining())),
         duration_until_reset: until.and_then(|wait| prost_types::Duration::try_from(wait).ok()),
     }
@@ -151,7 +152,7 @@ fn saturated(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// The fields for the client. The type of the body goes with the body only.
+/// Returns the fields for the client. The content type is sent only with a body.
 pub(super) fn fields(headers: &HeaderMap, has_body: bool) -> Vec<HeaderValue> {
     let is_sent = |name| name != CONTENT_LENGTH && (has_body || name != CONTENT_TYPE);
     let fields = headers.iter().filter(|(name, _)| is_sent(*name));

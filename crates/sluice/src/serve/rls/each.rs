@@ -1,8 +1,8 @@
 //! Decides on each descriptor by itself, as envoyproxy/ratelimit does.
 //!
 //! Gateways look before a request, with zero hits, and charge its cost after the response, with the same descriptor. By
-//! then the cost is spent. So a cost that does not fit uses up what is left, and is charged even if another descriptor
-//! has no room.
+//! then, the cost is spent. So a cost that does not fit uses up the rest, and is charged even if another descriptor has
+//! no room.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use super::{NotCharged, Questions};
 use crate::descriptors::{Asked, Kind, Selection};
 use crate::serve::domains::{Domain, Ruling, Selector};
 
-/// Decides on all descriptors of a request.
+/// Decides on all descriptors in a request.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub(super) async fn decide(
         let part = Part { domain, selector, selection, hits };
         async move { if is_report { part.report().await } else { part.question().await } }
     });
-    // Limiters in memory decide when they are polled first, so in the order of the descriptors, and two of them may
+    // Limiters in memory decide when they are first polled, which is in the descriptors' order, and two descriptors may
     // have the same key. A server is asked about all at once.
     let mut rejections = Vec::new();
     for (selection, decided) in selections.all.iter().zip(join_all(parts).await) {
@@ -53,7 +53,7 @@ pub(super) async fn decide(
     let over = selections.all.iter().filter(|selection| statuses[selection.descriptor].code() == Code::OverLimit);
     let violated = over.map(|selection| &*selection.policy);
     let dynamic_metadata = is_over.then(|| answer::metadata(violated));
-    // The client has to wait for the last of them. A quota alone rejects nothing.
+    // The client has to wait for the last rejection. A quota alone rejects nothing.
     let last = rejections.into_iter().filter(|_| is_over).max_by_key(|rejection| rejection.wait);
     let (fields, body) = last.map(|rejection| (rejection.fields, rejection.body)).unwrap_or_default();
     Ok(RateLimitResponse {
@@ -91,13 +91,13 @@ impl Part<'_> {
         Ok((status, None))
     }
 
-    /// Charges the hits if they fit; otherwise, uses up what is left.
+    /// Charges the hits if they fit. Otherwise, uses up the rest.
     async fn question(&self) -> Decided {
         let (mut status, mut ruling) = self.ask(Kind::Question).await?;
         if self.hits > 0 && ruling.is_full() {
             if status.limit_remaining > 0 {
                 self.ask(Kind::Report).await?;
-                // A window ends when it ends. A bucket has less than before, so that its wait is longer.
+                // A window's end does not depend on charges. A bucket now has less than before, so its wait is longer.
                 if !self.selection.is_fixed_window {
                     let looked = self.ask(Kind::Look).await?;
                     // While a server is down, its fallback lets every look pass.

@@ -1,7 +1,7 @@
 //! Envoy's rate limit service, version 3, over gRPC.
 //!
-//! A domain decides on the descriptors of a request one by one ([`each`]) or all together ([`together`]). Its limits
-//! make the response to a client that they reject, whose fields and body go to Envoy's client as they are.
+//! A domain decides on a request's descriptors one by one ([`each`]) or all together ([`together`]). Its limits make
+//! the response to a rejected client, and its fields and body go to Envoy's client unchanged.
 
 mod answer;
 mod each;
@@ -28,10 +28,10 @@ use crate::rules::{Charging, Descriptor};
 
 pub(crate) const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-/// The time for a request grows with the square of their number. Envoy sends a few.
+/// The most descriptors in a request, because its time grows with the square of their number. Envoy sends a few.
 const MOST_DESCRIPTORS: usize = 256;
 
-/// The most entries of a descriptor.
+/// The most entries in a descriptor.
 const MOST_ENTRIES: usize = 64;
 
 /// Handles a call.
@@ -77,7 +77,7 @@ async fn decide(limits: &Limits, request: RateLimitRequest) -> Result<RateLimitR
     }
 }
 
-/// The descriptors of a request. Each list has an element for each of them.
+/// A request's descriptors. Each list has an element for each descriptor.
 struct Questions {
     descriptors: Vec<Descriptor>,
     hits: Vec<u64>,
@@ -122,27 +122,27 @@ impl Questions {
     }
 }
 
-/// The key of an entry that says that the hits of its descriptor were spent already, such as the tokens of a stream
-/// that has ended. Apart from it, the descriptor is that of the requests that ask.
+/// The entry key that marks a report: the descriptor's hits were spent already, such as the tokens in a stream that has
+/// ended. Apart from this entry, the descriptor equals the one in the requests that ask.
 const REPORT: &str = "sluice-report";
 
 fn is_report(descriptor: &RateLimitDescriptor) -> bool {
     descriptor.entries.iter().any(|entry| entry.key == REPORT.as_bytes())
 }
 
-/// Why hits are not charged. Each is a value of the label `reason`, so that operators see a caller that counts on a
-/// limit which does not exist.
+/// The reason why hits are not charged. It is a value for the label `reason`, so that operators notice a caller that
+/// relies on a limit that does not exist.
 #[derive(Clone, Copy, Debug)]
 enum NotCharged {
-    /// No rule has the entries of the descriptor.
+    /// No rule has the descriptor's entries.
     NoRule,
     NoDomain,
     NoDescriptor,
-    /// Another descriptor, or this one, has no room, in a domain that charges all or none.
+    /// In a domain that charges all or none, this descriptor or another has no room.
     Rejected,
 }
 
-/// The label of requests to a domain that no file has. Callers choose its name, so that it is no label.
+/// The label for requests to a domain that is in no file. Callers choose its name, so it cannot be a label.
 const NO_DOMAIN: &str = "";
 
 impl NotCharged {
@@ -157,7 +157,7 @@ impl NotCharged {
     }
 }
 
-/// The answer if there is no limit for the domain.
+/// The answer if the domain has no limit.
 fn unlimited(descriptors: usize) -> RateLimitResponse {
     let status = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
@@ -171,7 +171,7 @@ impl From<RateLimitDescriptor> for Descriptor {
     fn from(descriptor: RateLimitDescriptor) -> Self {
         let has_own_limit = descriptor.limit.and_then(brought).is_some();
         let entries = descriptor.entries.into_iter().filter(|entry| entry.key != REPORT.as_bytes());
-        // Bytes that are no text become U+FFFD, so that such values share a budget.
+        // Bytes that are not UTF-8 become U+FFFD, so such values share a budget.
         let text = |bytes: Vec<u8>| {
             String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
         };

@@ -1,5 +1,6 @@
-//! The messages of `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that
-//! the build needs no Protobuf compiler. Fields that this service does not use are left out: decoding skips them.
+//! The messages in `envoy.service.ratelimit.v3` and `envoy.extensions.common.ratelimit.v3`, written by hand, so that
+//! the build does not need a Protobuf compiler. Fields that this service does not use are left out, since decoding
+//! skips them.
 
 use prost::Message;
 
@@ -9,7 +10,7 @@ pub(crate) struct RateLimitRequest {
     pub(crate) domain: String,
     #[prost(message, repeated, tag = "2")]
     pub(crate) descriptors: Vec<RateLimitDescriptor>,
-    /// For descriptors without a number of their own. 0 means 1.
+    /// For descriptors that do not set their own number. 0 means 1.
     #[prost(uint32, tag = "3")]
     pub(crate) hits_addend: u32,
 }
@@ -25,8 +26,8 @@ pub(crate) struct RateLimitDescriptor {
     pub(crate) hits_addend: Option<u64>,
 }
 
-/// The texts are read as bytes: Envoy makes a value of a field that a client sends, and a value that is not UTF-8 must
-/// not be an error, by which the request would pass all limits.
+/// The texts are read as bytes, because Envoy makes values from fields that a client sends. A value that is not UTF-8
+/// must not be an error, because the request would then pass all limits.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(crate) struct Entry {
     #[prost(bytes = "vec", tag = "1")]
@@ -62,7 +63,7 @@ pub(crate) struct RateLimitResponse {
     pub(crate) response_headers_to_add: Vec<HeaderValue>,
     #[prost(message, repeated, tag = "4")]
     pub(crate) request_headers_to_add: Vec<HeaderValue>,
-    /// The body of the response to a rejected request.
+    /// The response body for a rejected request.
     #[prost(bytes = "vec", tag = "5")]
     pub(crate) raw_body: Vec<u8>,
     #[prost(message, optional, tag = "6")]

@@ -1,4 +1,4 @@
-//! A model of envoyproxy/ratelimit, as its README and its settings' defaults say, and random requests beside it.
+//! A model of envoyproxy/ratelimit, after its README and its default settings, and random requests to both.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -12,10 +12,10 @@ use super::{Limits, decide};
 use crate::serve::domains::Store;
 use crate::serve::sources::Texts;
 
-/// A year has 365 days in that service, so that its windows begin at multiples of this.
+/// A year has 365 days in that service, so its windows begin at multiples of this.
 const YEAR: u64 = 365 * 86_400;
 
-/// A descriptor of a file. `limit` is `None` without a `rate_limit`.
+/// A descriptor in a file. `limit` is `None` if it has no `rate_limit`.
 #[derive(Debug)]
 struct Node {
     key: &'static str,
@@ -36,11 +36,11 @@ struct Limit {
 
 type Entries = Vec<(&'static str, &'static str)>;
 
-/// The counters, by all keys and values of their descriptors.
+/// The counters, by all keys and values in their descriptors.
 #[derive(Default)]
 struct Reference(HashMap<Entries, u64>);
 
-/// What a request is answered: overall, and for each descriptor the code and the requests that are left.
+/// The answer to a request: the overall code, and for each descriptor the code and the requests that are left.
 type Answer = (Code, Vec<(Code, Option<u64>)>);
 
 impl Reference {
@@ -64,7 +64,7 @@ impl Reference {
             };
             let used = self.0.entry(entries.clone()).or_default();
             *used = used.saturating_add(*hits);
-            // There, a look at a limit that is used up exactly is OK, and the next request is over it.
+            // That service admits a look at a limit that is used up exactly, and rejects the next request.
             let is_over = *used > requests || (*hits == 0 && *used == requests);
             let code = if is_over && !limit.is_shadow { Code::OverLimit } else { Code::Ok };
             quotas += u32::from(limit.is_quota);
@@ -80,7 +80,7 @@ impl Reference {
     }
 }
 
-/// By the value, then by the first pattern, then without a value; the limit of the last entry.
+/// Finds the limit for the last entry: by the value, then by the first pattern, then without a value.
 fn find(list: &[Node], entries: &[(&str, &str)]) -> Option<Limit> {
     let ((key, value), rest) = entries.split_first()?;
     let same_key = || list.iter().filter(|node| node.key == *key);
@@ -119,7 +119,7 @@ fn draw_limit(random: &mut Random) -> Limit {
     }
 }
 
-/// The names of all limits, since a file may replace no others.
+/// The names of all limits, since a file may replace only its own.
 fn names(list: &[Node]) -> Vec<&'static str> {
     let own = list.iter().filter_map(|node| Some(node.limit.as_ref()?.name));
     own.chain(list.iter().flat_map(|node| names(&node.nested))).collect()
@@ -153,7 +153,7 @@ fn write(file: &mut String, list: &[Node]) {
     file.push(']');
 }
 
-/// Looks, single requests and costs of several, with one to three descriptors. Most of them have a limit.
+/// Looks, single requests and larger costs, with one to three descriptors. Most descriptors have a limit.
 fn draw_request(random: &mut Random, root: &[Node]) -> Vec<(Entries, u64)> {
     let mut request = Vec::new();
     for _ in 0..=random.below(3) {
@@ -205,7 +205,7 @@ fn year() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / YEAR
 }
 
-/// Runs one sequence. Returns how many requests it has, and how many of them are over a limit.
+/// Runs one sequence. Returns how many requests it has, and how many were over a limit.
 async fn run(trial: u64) -> Result<(u64, u64), String> {
     let mut random = Random::of_trial(trial);
     let mut root = draw_list(&mut random, 0);
@@ -231,7 +231,7 @@ async fn run(trial: u64) -> Result<(u64, u64), String> {
     Ok((requests, over))
 }
 
-/// Runs 5,000 sequences, or as many as `SEQUENCES` says.
+/// Runs 5,000 sequences, or the number in `SEQUENCES`.
 #[tokio::test]
 async fn decisions_are_those_of_envoyproxy_ratelimit() {
     let sequences = std::env::var("SEQUENCES").map_or(5_000, |count| count.parse().unwrap());
@@ -248,6 +248,6 @@ async fn decisions_are_those_of_envoyproxy_ratelimit() {
             Err(problem) => panic!("trial {trial}: {problem}"),
         }
     }
-    // Otherwise, little was compared.
+    // Otherwise, the test compared too little.
     assert!(over * 10 > requests, "{over} of {requests} requests are over a limit");
 }

@@ -49,16 +49,17 @@ fn codes(response: &RateLimitResponse) -> Vec<Code> {
     response.statuses.iter().map(DescriptorStatus::code).collect()
 }
 
-/// The limit of `NAME LIMIT/SECONDS shadow for KEY`, and whether it is enforced.
+/// The limit in `NAME LIMIT/SECONDS shadow for KEY`, and whether it is enforced.
 fn expected(text: &str) -> Option<(u32, bool)> {
     let mut words = text.split(' ').skip(1);
     let (limit, _) = words.next()?.split_once('/')?;
     Some((limit.parse().unwrap(), words.next() != Some("shadow")))
 }
 
-/// A request of as many hits as the limit is admitted, and one of another hit is not. So no time passes between.
+/// A request with exactly as many hits as the limit is admitted, and one with another hit is not. So no time passes
+/// between them.
 #[tokio::test]
-async fn the_examples_of_envoyproxy_ratelimit_are_limited_as_their_files_say() {
+async fn the_examples_are_limited_as_written() {
     let mut limited = 0;
     for example in EXAMPLES {
         let domain = example.file.lines().find_map(|line| line.strip_prefix("domain: ")).unwrap();
@@ -106,14 +107,14 @@ descriptors:
   - {key: seen, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 1}}
 ";
 
-/// The same limits, in a file that charges all descriptors of a request or none.
+/// The limits in `FILE`, for a domain that charges all descriptors or none.
 fn all_or_none() -> Limits {
     envoy(&FILE.replace("domain: shop", "domain: shop\nall_or_none: true"))
 }
 
-/// A gateway that looks before a request and charges its tokens after the response.
+/// A gateway looks before a request, and charges its tokens after the response.
 #[tokio::test]
-async fn a_cost_beyond_the_limit_uses_it_up() {
+async fn an_excessive_cost_uses_up_the_limit() {
     let limits =
         envoy("{domain: shop, descriptors: [{key: tokens, rate_limit: {unit: year, requests_per_unit: 100}}]}");
     let tokens = |count| vec![hits("tokens=a", count)];
@@ -144,18 +145,18 @@ async fn a_full_descriptor_leaves_the_others_charged() {
 
 /// A bucket that is used up needs longer than one that is not.
 #[tokio::test]
-async fn the_wait_of_a_bucket_follows_its_last_charge() {
+async fn a_wait_follows_the_last_charge() {
     let limits = envoy(FILE);
     ask(&limits, "shop", vec![hits("address=a", 2)]).await;
     let over = ask(&limits, "shop", vec![hits("address=a", 2)]).await;
     let wait = std::time::Duration::try_from(over.statuses[0].duration_until_reset.unwrap()).unwrap();
-    // Two tokens of three per hour, and not one: the last one was taken.
+    // Two tokens at three per hour, and not one, because the last one was taken.
     assert!(wait > std::time::Duration::from_secs(30 * 60), "{wait:?}");
 }
 
-/// Envoy makes values of what clients send.
+/// Envoy makes values from text that clients send.
 #[tokio::test]
-async fn values_that_are_no_text_are_limited() {
+async fn invalid_text_is_limited() {
     let limits = envoy(FILE);
     let raw = |value: &[u8]| {
         let mut descriptor = descriptor("named=x");
@@ -176,7 +177,7 @@ async fn a_request_without_descriptors_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_request_is_rejected_by_quotas_if_all_of_them_are_used_up() {
+async fn quotas_reject_only_together() {
     let limits = all_or_none();
     let all = || ["address=a", "first=x", "second=x"].map(descriptor).to_vec();
     let first = ask(&limits, "shop", all()).await;
@@ -195,7 +196,7 @@ async fn a_request_is_rejected_by_quotas_if_all_of_them_are_used_up() {
 }
 
 #[tokio::test]
-async fn a_limit_has_the_name_of_the_file() {
+async fn a_limit_keeps_its_name() {
     let limits = envoy(FILE);
     for (text, name) in [("named=x", "calls"), ("seen=x", "seen")] {
         let response = ask(&limits, "shop", vec![descriptor(text)]).await;
@@ -204,7 +205,7 @@ async fn a_limit_has_the_name_of_the_file() {
 }
 
 #[tokio::test]
-async fn a_limit_of_zero_is_over_and_a_shadow_never() {
+async fn zero_rejects_and_a_shadow_never() {
     let limits = envoy(FILE);
     let closed = ask(&limits, "shop", vec![descriptor("closed=x")]).await;
     assert_eq!((closed.overall_code(), closed.statuses[0].duration_until_reset), (Code::OverLimit, None));
@@ -219,7 +220,7 @@ async fn a_limit_of_zero_is_over_and_a_shadow_never() {
 }
 
 #[tokio::test]
-async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
+async fn a_brought_limit_replaces_the_files() {
     let limits = envoy(FILE);
     let brought = |limit| RateLimitDescriptor {
         limit: Some(proto::LimitOverride { requests_per_unit: limit, unit: Unit::Day.number() }),
@@ -235,7 +236,7 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
     assert_eq!((limit.requests_per_unit, limit.unit, &*limit.name), (5, Unit::Day.number(), ""));
     assert_eq!(ask(&limits, "shop", vec![brought(6)]).await.overall_code(), Code::Ok, "what was used carries over");
     assert_eq!(ask(&limits, "shop", vec![brought(0)]).await.overall_code(), Code::OverLimit);
-    // One with an unknown unit does not replace the file's.
+    // A limit with an unknown unit does not replace the file's.
     let mut unknown = brought(0);
     unknown.limit.as_mut().unwrap().unit = 0;
     unknown.hits_addend = Some(4);
@@ -247,8 +248,9 @@ async fn a_request_may_bring_a_limit_in_place_of_that_of_the_file() {
     );
 }
 
+/// If both do not fit, neither is charged.
 #[tokio::test]
-async fn the_same_descriptor_twice_is_charged_twice_or_not_at_all() {
+async fn a_repeated_descriptor_is_charged_twice() {
     let limits = all_or_none();
     let twice = || vec![descriptor("address=c"), descriptor("address=c")];
     let first = ask(&limits, "shop", twice()).await;
@@ -258,9 +260,9 @@ async fn the_same_descriptor_twice_is_charged_twice_or_not_at_all() {
     assert_eq!(ask(&limits, "shop", vec![descriptor("address=c")]).await.overall_code(), Code::Ok);
 }
 
-/// The tokens of a language model are known at the end of its answer. Requests look before it.
+/// A language model's tokens are known when its answer ends. Requests look before it.
 #[tokio::test]
-async fn hits_that_were_spent_already_use_up_what_is_left() {
+async fn reported_hits_use_up_the_rest() {
     let limits = envoy(FILE);
     let look = || vec![hits("address=d", 0)];
     let report = |count| vec![hits("address=d, sluice-report=1", count)];
@@ -271,7 +273,7 @@ async fn hits_that_were_spent_already_use_up_what_is_left() {
     }
     assert_eq!(ask(&limits, "shop", look()).await.overall_code(), Code::OverLimit);
     assert_eq!(ask(&limits, "shop", report(0)).await.overall_code(), Code::Ok, "nothing was spent");
-    // Another descriptor without room does not keep them from being counted.
+    // A full descriptor does not keep the others from being counted.
     let both = vec![hits("address=f, sluice-report=1", 2), descriptor("closed=x"), hits("address=e", 1)];
     let response = ask(&limits, "shop", both).await;
     assert_eq!(codes(&response), [Code::Ok, Code::OverLimit, Code::Ok]);
@@ -280,7 +282,7 @@ async fn hits_that_were_spent_already_use_up_what_is_left() {
 }
 
 #[tokio::test]
-async fn every_limit_of_limitador_that_applies_is_charged() {
+async fn every_matching_limitador_limit_is_charged() {
     let limits = limitador(
         "
 - {namespace: shop, max_value: 2, seconds: 60, variables: ['descriptors[0].user']}
@@ -295,8 +297,9 @@ async fn every_limit_of_limitador_that_applies_is_charged() {
     assert_eq!(ask(&limits, "shop", of("eve")).await.overall_code(), Code::OverLimit, "of all together");
 }
 
+/// A domain is an error if the TOML has it, too, or if Redis cannot keep one of its limits.
 #[test]
-fn a_domain_that_toml_has_too_is_an_error_and_so_is_a_limit_that_redis_cannot_keep() {
+fn conflicts_with_toml_or_redis_are_errors() {
     let toml = "[[route]]\npath = \"/shop\"\n[[route.policy]]\nname = \"all\"\nalgorithm = \"token-bucket\"\nlimit = 1\nper = \"1s\"";
     let texts = |file: &str| Texts {
         config: Some(("limits.toml".to_owned(), toml.to_owned())),
@@ -306,7 +309,7 @@ fn a_domain_that_toml_has_too_is_an_error_and_so_is_a_limit_that_redis_cannot_ke
     let read = |texts: &Texts, store| Limits::read(Config::reader(), texts, store).err().map(|error| error.to_string());
     let problem = read(&texts(FILE), Store::Memory { max_keys: 64 }).unwrap();
     assert!(problem.contains("give one of them another name"), "{problem}");
-    // Nothing connects.
+    // This does not connect.
     let redis = tower_sluice_redis::Redis::open("redis://127.0.0.1:1").unwrap();
     let slow = "domain: slow\ndescriptors:\n- key: a\n  rate_limit: {unit: year, requests_per_unit: 1, algorithm: token-bucket, burst: 99999}\n";
     assert_eq!(read(&texts(slow), Store::Memory { max_keys: 64 }), None);
@@ -337,9 +340,9 @@ async fn a_changed_file_keeps_what_was_used() {
     assert_eq!(ask(&limits, "shop", vec![descriptor("a=x")]).await.overall_code(), Code::OverLimit);
 }
 
-/// A limit that was closed for a while gave full budgets, if it was no fixed window.
+/// After a limit was closed for a while, it gave full budgets, unless it was a fixed window.
 #[tokio::test]
-async fn a_limit_that_was_closed_keeps_what_was_used() {
+async fn reopening_a_limit_keeps_its_counts() {
     for algorithm in ["fixed-window", "sliding-window", "token-bucket", "leaky-bucket"] {
         let texts = |limit: u32| {
             let limit = format!("{{unit: year, requests_per_unit: {limit}, algorithm: {algorithm}}}");
@@ -361,7 +364,7 @@ async fn a_limit_that_was_closed_keeps_what_was_used() {
     }
 }
 
-/// A file of each kind, with so many rules.
+/// A file in each format, with this number of rules.
 fn files_of(rules: usize) -> Vec<(&'static str, Texts)> {
     let named = |name: &str, text: String| (name.to_owned(), text);
     let limit = "rate_limit: {unit: day, requests_per_unit: 4000000}";
@@ -396,7 +399,7 @@ fn files_of(rules: usize) -> Vec<(&'static str, Texts)> {
     ]
 }
 
-/// Each rule of the domain was looked at.
+/// Each rule in the domain was looked at.
 #[tokio::test]
 async fn many_rules_cost_no_more_than_few() {
     const REQUESTS: u32 = 100;
@@ -419,9 +422,9 @@ async fn many_rules_cost_no_more_than_few() {
     }
 }
 
-/// Envoy would advertise a limit that rejects nothing.
+/// Otherwise, Envoy would advertise a limit that rejects nothing.
 #[tokio::test]
-async fn of_a_shadow_and_a_limit_that_leave_the_same_the_limit_is_reported() {
+async fn ties_report_the_limit_not_the_shadow() {
     let policy = |name: &str, per: &str, more: &str| {
         format!(
             "[[route.policy]]\nname = \"{name}\"\nalgorithm = \"fixed-window\"\nlimit = 3\nper = \"{per}\"\nkey = \
@@ -437,9 +440,9 @@ async fn of_a_shadow_and_a_limit_that_leave_the_same_the_limit_is_reported() {
     }
 }
 
-/// `(shared)` was taken for a name.
+/// `(shared)` was taken for a key's name.
 #[tokio::test]
-async fn an_operator_acts_on_the_key_that_all_requests_share() {
+async fn operators_can_act_on_shared_keys() {
     let toml = "[[route]]\npath = \"/gold\"\n[[route.policy]]\nname = \"one\"\nalgorithm = \"fixed-window\"\nlimit = 3\nper = \
                 \"1h\"\nkey = \"descriptor:plan=gold\"\n";
     let texts = Texts {

@@ -1,4 +1,4 @@
-//! Decides on all descriptors of a request together: either all of them are charged or none.
+//! Decides on all descriptors in a request together: either all are charged, or none.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) async fn decide(name: &str, domain: &Domain, questions: Questions) ->
     if !is_report.contains(&true) || !is_report.contains(&false) {
         return decide_alike(name, domain, questions).await;
     }
-    // What was spent already counts, whether or not the others have room. So it is a request of its own.
+    // Hits that were spent already count, whether or not the others have room. So they are a separate request.
     let (reports, questions) = questions.partition();
     let reported = decide_alike(name, domain, reports).await?;
     let mut answer = decide_alike(name, domain, questions).await?;
@@ -43,7 +43,7 @@ async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Resu
     }
     let asked = Asked::new(kind, descriptors, hits, std::mem::take(&mut selections.all));
     if !selections.quotas.is_empty() && kind == Kind::Question {
-        // Whether all of these limits are used up is known only after all have decided. So they are looked at first.
+        // Whether all these limits are used up is known only after all have decided, so we look at them first.
         let looked = ask(domain, asked.to_look(), &selections).await?;
         if looked.overall_code() == Code::OverLimit {
             NotCharged::Rejected.count(name, total);
@@ -57,7 +57,7 @@ async fn decide_alike(name: &str, domain: &Domain, questions: Questions) -> Resu
     Ok(answer)
 }
 
-/// Asks the limits of a domain.
+/// Asks a domain's limits.
 async fn ask(domain: &Domain, asked: Asked, selections: &Selections) -> Result<RateLimitResponse, Status> {
     let asked = Arc::new(asked);
     let ruling = domain.decide(&asked).await;

@@ -1,18 +1,19 @@
-//! The tick clock: readings of a store's clock in ticks, and spans of ticks in nanoseconds, without a division.
+//! The tick clock: readings from a store's clock in ticks, and spans of ticks in nanoseconds, without a division.
 
 use std::num::NonZeroU64;
 
 use crate::values::time::{Timestamp, duration_from_nanos};
 use crate::values::{DeferredTime, gcd};
 
-/// The bits of a reciprocal behind the point. Two bits are left for a rate of [less than four](MAX_TICKS_PER_NANO)
-/// ticks per nanosecond.
+/// A reciprocal's bits behind the point. Two bits are left for a rate of [less than four](MAX_TICKS_PER_NANO) ticks per
+/// nanosecond.
 const RECIPROCAL_BITS: u32 = 62;
 
-/// Ticks as fine as a quarter nanosecond gain nothing: no clock is that fine. And the reciprocal fits.
+/// Finer ticks than a quarter nanosecond would gain nothing, because no clock is that fine. With this rate the
+/// reciprocal fits.
 const MAX_TICKS_PER_NANO: u64 = 4;
 
-/// A clock that runs for longer than this, 73 years, stands still: counts of ticks stay below 2^63.
+/// A clock that runs for longer than this, 73 years, stands still, so that tick counts stay below 2^63.
 pub(super) const MAX_NANOS: u64 = 1 << 61;
 
 /// A clock that counts `ticks` ticks in `period` nanoseconds, in lowest terms.
@@ -31,7 +32,7 @@ pub(super) struct TickClock {
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Tick {
     pub(in crate::store::memory) count: u64,
-    /// In units of 1/`ticks` nanosecond.
+    /// Counted in 1/`ticks` of a nanosecond.
     pub(super) rest: u64,
     /// By how many ticks the clock that was read is behind `count`, if it was set back.
     pub(super) behind: u64,
@@ -51,7 +52,7 @@ impl Tick {
 }
 
 impl TickClock {
-    /// Makes a clock of `limit << shift` ticks per `period` nanoseconds, unless its ticks are too short.
+    /// Makes a clock with `limit << shift` ticks per `period` nanoseconds, unless its ticks are too short.
     pub(super) fn new(limit: u64, shift: u32, period: u64) -> Option<Self> {
         let finest = MAX_TICKS_PER_NANO.checked_mul(period)?;
         if limit.leading_zeros() <= shift || limit << shift >= finest {
@@ -67,8 +68,8 @@ impl TickClock {
         Some(Self { ticks: NonZeroU64::new(ticks)?, period, reciprocal, started: Timestamp::ZERO })
     }
 
-    /// Returns this clock, started half of the time before `now` for which it runs, 36 years, so that it may be set
-    /// back. In whole ticks, so that a tick begins at `now`.
+    /// Returns this clock, started earlier than `now` by half the time for which it runs, 36 years, so that it may be
+    /// set back. In whole ticks, so that a tick begins at `now`.
     pub(super) fn started_before(self, now: Timestamp) -> Self {
         let head_start = now.as_nanos().min(MAX_NANOS / 2);
         let started = now.as_nanos() - (head_start - head_start % self.period);
@@ -80,11 +81,11 @@ impl TickClock {
         Self { started: Timestamp::from_nanos(self.started.as_nanos().saturating_sub(lead)), ..self }
     }
 
-    /// Counts from when the clock began, so that counts are small. A clock that is set back beyond that stands still
-    /// there.
+    /// Counts from the time when the clock began, so that counts are small. If the clock is set back beyond that, it
+    /// stands still there.
     #[inline(always)]
     pub(super) fn read(&self, now: Timestamp) -> Tick {
-        // Not saturating: a branch that is predicted is not waited for.
+        // Not saturating, because the processor does not wait for a predicted branch.
         self.tick(match now.as_nanos().checked_sub(self.started.as_nanos()) {
             Some(nanos) => Timestamp::from_nanos(nanos),
             None => before_the_beginning(),
@@ -103,9 +104,9 @@ impl TickClock {
         Tick { count, rest, behind: 0 }
     }
 
-    /// Corrects an estimate that is low by one. The reciprocal is rounded down, by less than one, and `nanos` of it
-    /// over 2^62 are less than a half: so an estimate is never lower by more. It rarely is, so the branch is predicted,
-    /// and not waited for.
+    /// Corrects an estimate that is low by one. The reciprocal is rounded down by less than one, and `nanos` of it over
+    /// 2^62 are less than a half, so an estimate is never lower by more. It rarely is, so the branch is predicted, and
+    /// the processor does not wait for it.
     #[cold]
     const fn next(&self, count: u64, rest: u64) -> (u64, u64) {
         (count + 1, rest - self.period)

@@ -1,4 +1,4 @@
-//! Live changes: debts in ticks as states, and in the ticks of another bucket.
+//! Live changes: debts in ticks as states, and in another bucket's ticks.
 
 use std::any::Any;
 
@@ -9,22 +9,21 @@ use crate::store::memory::table::{Codec, Rule, Tag};
 use crate::values::time::Timestamp;
 use crate::values::{Quota, Receipt};
 
-/// The debt of a bucket, in its own ticks. Between two buckets in words, debts are not converted by way of states: a
+/// A bucket's debt, in its own ticks. Between two buckets in words, debts are not converted by way of states, because a
 /// state counts in units that may be longer than a tick, and each change would cost such a unit.
 #[derive(Clone, Copy)]
 pub(in crate::store::memory) struct Ticks(pub(in crate::store::memory) u64);
 
-/// How a debt in the ticks of one bucket becomes a debt in the ticks of another. The number of tokens owed stays the
-/// same, rounded up.
+/// Converts a debt from one bucket's ticks to another's. The number of owed tokens stays the same, rounded up.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Conversion {
-    /// A token has more of the new ticks, by this power of two.
+    /// A token has more new ticks than old ones, by this power of two.
     gain: u32,
-    /// Or it has fewer of them, by this power of two.
+    /// Or it has fewer, by this power of two.
     loss: u32,
-    /// The change came within an old tick. This number of new ticks had passed since that tick began: they are paid.
+    /// The change came within an old tick. This number of new ticks had passed since that tick began, so they are paid.
     whole: u64,
-    /// The nanoseconds since the last of these new ticks, rounded down.
+    /// The nanoseconds since the last such new tick, rounded down.
     lead: u64,
 }
 
@@ -36,16 +35,16 @@ impl Conversion {
 }
 
 impl TickBucket {
-    /// Returns this bucket with a clock that continues the clock of another bucket at `now`. A fraction of a tick that
-    /// has passed by the other clock has passed by this one, too, except for less than a nanosecond. Otherwise each
-    /// change would cost a tick.
+    /// Returns this bucket with a clock that continues another bucket's clock at `now`. A fraction of a tick that has
+    /// passed by the other clock has passed by this one, too, except for less than a nanosecond. Otherwise each change
+    /// would cost a tick.
     pub(in crate::store::memory) fn continuing(self, from: &Self, now: Timestamp) -> Self {
         let begun = self.started_before(now);
         let lead = self.conversion(from, from.read(now)).lead;
         Self { clock: begun.clock.started_earlier(lead), ..begun }
     }
 
-    /// Returns how debts of another bucket become debts of this one, `at` an instant of the other's clock.
+    /// Returns how another bucket's debts become debts in this one, `at` an instant on the other's clock.
     pub(in crate::store::memory) fn conversion(&self, from: &Self, at: Tick) -> Conversion {
         let gain = self.shift.saturating_sub(from.shift);
         let loss = from.shift.saturating_sub(self.shift);
@@ -58,7 +57,7 @@ impl TickBucket {
     }
 
     /// Returns a debt at `at` as a state, rounded up by less than a unit. The part of a tick that has passed at `at` is
-    /// paid: otherwise each restart would cost a tick.
+    /// paid, because each restart would cost a tick otherwise.
     pub(in crate::store::memory) fn exact_state(&self, Ticks(debt): Ticks, own: &Quota, at: Timestamp) -> GcraState {
         let period = own.period_nanos();
         // A tick is `period` units, divided by 2^shift. The rest is counted in lowest terms.
@@ -67,7 +66,7 @@ impl TickBucket {
         GcraState { tat: u128::from(at.as_nanos()) * u128::from(own.limit()) + units }
     }
 
-    /// Returns when a charge of the bucket `from` is paid off by this one, which replaced it at `at`.
+    /// Returns when this bucket pays off a charge by the bucket `from`, which it replaced at `at`.
     fn converted(&self, from: &Self, at: Timestamp, paid_at: u64) -> u64 {
         let before = from.read(at);
         match paid_at.saturating_sub(before.count) {
@@ -80,8 +79,8 @@ impl TickBucket {
 impl Codec for TickBucket {
     type State = GcraState;
 
-    /// In longer ticks than [its own](Self::new) if a debt of `tokens` tokens needs them: ticks of up to a 2^16th of a
-    /// token, or a microsecond.
+    /// Uses longer ticks than [its own](Self::new) if a debt of `tokens` tokens needs them: ticks of up to a 2^16th of
+    /// a token, or a microsecond.
     fn holding(quota: &Quota, _: bool, tokens: u64) -> Option<Self> {
         let own = Self::new(quota)?;
         let least = (0..16).find(|shift| quota.limit() << shift >= quota.period_nanos() / 1_000).unwrap_or(16);
@@ -135,7 +134,7 @@ impl Codec for TickBucket {
     }
 }
 
-/// Returns the debt of a bucket, and the price of a token in the same units.
+/// Returns a bucket's debt, and a token's price in the same units.
 fn debt_of(entry: &QuotaState<GcraState>, at: Timestamp) -> (u128, u64) {
     let paid = u128::from(at.as_nanos()) * u128::from(entry.quota.limit());
     (entry.state.tat.saturating_sub(paid), entry.quota.period_nanos())

@@ -1,4 +1,4 @@
-//! The rule of buckets: time in ticks, and a token is a power of two of them.
+//! The rule for buckets: time runs in ticks, and a token is 2^n ticks.
 
 mod clock;
 mod conversion;
@@ -18,14 +18,14 @@ use super::word::{Tag, Word};
 use crate::values::time::{Timestamp, nanos_of};
 use crate::values::{Decision, Issuer, Proof, Quota, Receipt};
 
-/// A token bucket whose time runs in ticks: a token takes a whole power of two of them, so that no rate is rounded, and
-/// a debt fits into 36 bits with room to spare.
+/// A token bucket whose time runs in ticks: a token takes 2^n ticks, so that no rate is rounded, and a debt fits into
+/// 36 bits with room to spare.
 ///
 /// Clock readings are rounded down to ticks, so an admission after silence may count as up to a tick earlier than it
 /// was. A tick is at most a 2^33rd of the time in which a full bucket empties, or half a nanosecond: 0.37 nanoseconds
 /// for 20 at ten per second, 0.34 microseconds for 10,000 per hour. (After a live change it may be longer, so that
-/// greater debts fit: see [`holding`](Codec::holding).) Advertised waits are exact all the same: they are the shortest
-/// after which the rounded clock admits.
+/// greater debts fit, as [`holding`](Codec::holding) explains.) Advertised waits are exact all the same: they are the
+/// shortest after which the rounded clock admits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct TickBucket {
     /// The number of the table whose charges it writes receipts for.
@@ -38,7 +38,7 @@ pub(in crate::store::memory) struct TickBucket {
     clock: TickClock,
 }
 
-/// When a charge is paid off, on the receipts of the table with this number.
+/// When a charge is paid off, on receipts from the table with this number.
 pub(in crate::store::memory) struct PaidAt {
     pub(in crate::store::memory) table: u64,
     pub(in crate::store::memory) tick: u64,
@@ -58,25 +58,23 @@ impl Proof for PaidAt {
     }
 }
 
-/// The greatest debt, in bits. A quarter of the range of 36 bits: three quarters are left to distinguish debts from
-/// words that were paid long ago (see `table/mod.rs`).
+/// The greatest debt, in bits. A quarter of the range that 36 bits have, so that three quarters are left to distinguish
+/// debts from words that were paid long ago (see `table/mod.rs`).
 const DEBT_BITS: u32 = 34;
 
-/// The greatest limit, and the greatest burst. The bounds of the arithmetic are proved for them
-/// (`verify/proofs/ticks.py`).
+/// The greatest limit, and the greatest burst. The proofs in `verify/proofs/ticks.py` bound the arithmetic for them.
 const MOST_UNITS: u64 = u32::MAX as u64;
 
-/// The ticks of an epoch, in bits: times repeat every sixteen epochs in a word.
+/// The number of ticks in an epoch, in bits: times repeat every sixteen epochs in a word.
 pub(super) const EPOCH_BITS: u32 = 32;
 
-/// The farthest that the time in a word is taken to be ahead. A debt is at most four epochs long, and judged from up to
-/// two epochs before it was charged (the [earliest](super::epoch::Epochs::earliest) instant of its page): six, and one
-/// to spare. A time that looks farther ahead is behind, by up to nine epochs; the table clears every word before it is
-/// older.
+/// The farthest that a word's time is taken to be ahead. A debt is at most four epochs long, and judged from up to two
+/// epochs before it was charged (its page's [earliest](super::epoch::Epochs::earliest) instant): six, and one to spare.
+/// A time that looks farther ahead is behind, by up to nine epochs; the table clears every word before it is older.
 pub(super) const FARTHEST_AHEAD: u64 = 7 << EPOCH_BITS;
 
 impl TickBucket {
-    /// Makes the bucket of `quota`, unless its limit or its burst has more than 32 bits, or its rate is four units per
+    /// Makes the bucket for `quota`, unless its limit or its burst has more than 32 bits, or its rate is four units per
     /// nanosecond or more.
     pub(in crate::store::memory) fn new(quota: &Quota) -> Option<Self> {
         if quota.limit().max(quota.max_burst()) > MOST_UNITS {
@@ -86,7 +84,7 @@ impl TickBucket {
         (0..=DEBT_BITS).rev().find_map(|shift| Self::with_shift(quota, shift))
     }
 
-    /// Makes the bucket of `quota` whose tokens are `1 << shift` ticks, if these are long enough.
+    /// Makes the bucket for `quota` whose tokens are `1 << shift` ticks, if these are long enough.
     fn with_shift(quota: &Quota, shift: u32) -> Option<Self> {
         let burst = quota.max_burst();
         let capacity = burst << shift;
@@ -103,7 +101,7 @@ impl TickBucket {
     }
 
     /// Returns a debt in ticks, rounded up, and cut to the greatest that a word can hold. `price` is a token in the
-    /// units of `debt`.
+    /// units that `debt` counts.
     pub(in crate::store::memory) fn ticks_of(&self, debt: u128, price: u64) -> u64 {
         let tokens = debt / u128::from(price);
         let rest = debt % u128::from(price);
@@ -134,7 +132,7 @@ impl TickBucket {
         self.capacity.saturating_sub(debt) >> self.shift
     }
 
-    /// Returns the decision on a request of cost 0.
+    /// Returns the decision on a request with cost 0.
     #[cold]
     #[inline(never)]
     fn peeked(&self, debt: u64, now: Tick) -> Decision {
@@ -146,7 +144,7 @@ impl TickBucket {
         decision.with_next_span(self.clock.span(now, debt + self.price(1) - self.capacity))
     }
 
-    /// Adds to a decision the time until the debt is paid.
+    /// Adds the time until the debt is paid to a decision.
     #[inline(always)]
     fn with_reset(&self, decision: Decision, now: Tick, debt: u64) -> Decision {
         if debt == 0 { decision } else { decision.with_reset_span(self.clock.span(now, debt)) }
@@ -175,7 +173,8 @@ impl Rule for TickBucket {
         (now.count >> EPOCH_BITS) as u32
     }
 
-    /// A maximum of the two: a clock that is set back must never have a key judged as of a later time than before.
+    /// The later time counts, because a clock that is set back must never have a key judged at a later time than
+    /// before.
     #[inline(always)]
     fn clamp(&self, now: Tick, epoch: u32) -> Tick {
         let earliest = u64::from(epoch) << EPOCH_BITS;
@@ -188,7 +187,7 @@ impl Rule for TickBucket {
 
     /// Returns the ticks from `now` until the debt is paid, zero if it is.
     ///
-    /// The word's time is modulo 2^36: a time that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
+    /// The word's time is modulo 2^36, so a time that is farther ahead than [`FARTHEST_AHEAD`] is taken to be behind.
     #[inline(always)]
     fn owed(&self, word: Word, now: Tick) -> u64 {
         if word.is_empty() {
@@ -221,14 +220,14 @@ impl Rule for TickBucket {
     #[inline(always)]
     fn judge(&self, debt: u64, cost: u64, _: Tick) -> Ruling<u64> {
         let after = debt + self.price(cost);
-        // Zero, or more than ever fits, in one comparison.
+        // One comparison finds both zero and more than ever fits.
         if cost.wrapping_sub(1) >= self.burst {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
         if after <= self.capacity { Ruling::Admit { debt: after } } else { Ruling::Reject { debt } }
     }
 
-    // Inlined, a caller that looks at the outcome alone does not pay for the rest: a fifth of a decision.
+    // Inlined, so that a caller that looks at the outcome alone does not pay for the rest, a fifth of a decision.
     #[inline(always)]
     fn decision(&self, ruling: Ruling<u64>, cost: u64, now: Tick) -> Decision {
         match ruling {
@@ -267,13 +266,14 @@ impl Rule for TickBucket {
         stamp <= self.epoch_start(epoch).count
     }
 
-    /// Subtracts at most the part of the charge that is still owed; see [`Gcra`](crate::algorithm::gcra::Gcra).
+    /// Subtracts at most the part of the charge that is still owed, as [`Gcra`](crate::algorithm::gcra::Gcra) does.
     fn refunded(&self, debt: u64, cost: u64, paid_at: u64, now: Tick) -> u64 {
         debt - paid_at.saturating_sub(now.count).min(self.worth(cost)).min(debt)
     }
 }
 
-/// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
+/// Words that are found by their tag are never empty, so that branch is predicted, and the processor does not wait for
+/// it.
 #[cold]
 const fn nothing() -> u64 {
     0

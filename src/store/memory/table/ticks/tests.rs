@@ -1,4 +1,4 @@
-//! Ticks and debts against exact arithmetic.
+//! Checks ticks and debts against exact arithmetic.
 
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ fn at_nanos(nanos: u64) -> Timestamp {
     Timestamp::from_nanos(nanos)
 }
 
-/// Draws numbers from one to `greatest`, of all magnitudes.
+/// Draws numbers from one to `greatest`, in all magnitudes.
 fn number(greatest: u64) -> impl Strategy<Value = u64> {
     (1..=greatest, 0..u64::BITS).prop_map(|(number, shift)| (number >> shift).max(1))
 }
 
-/// Draws the buckets of common quotas, and of any.
+/// Draws buckets with common quotas, and with any.
 fn bucket() -> impl Strategy<Value = TickBucket> {
     let common = select(vec![
         Quota::per_second(1),
@@ -85,7 +85,7 @@ proptest! {
 }
 
 #[test]
-fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
+fn a_clock_before_its_start_stands_still() {
     let clock = TickBucket::new(&Quota::per_second(10)).unwrap().started_before(at_nanos(MAX_NANOS)).clock;
     assert!(clock.read(at_nanos(MAX_NANOS)).count > 0);
     for nanos in [0, 1, MAX_NANOS / 4] {
@@ -95,7 +95,7 @@ fn a_clock_that_is_set_back_to_before_it_began_stands_still() {
 }
 
 #[test]
-fn buckets_of_more_than_32_bits_have_no_ticks() {
+fn buckets_beyond_32_bits_have_no_ticks() {
     assert!(TickBucket::new(&quota_of(1, CENTURY, MOST_UNITS)).is_some());
     assert!(TickBucket::new(&quota_of(1, CENTURY, MOST_UNITS + 1)).is_none());
     assert!(TickBucket::new(&quota_of(MOST_UNITS, CENTURY, 1)).is_some());
@@ -103,15 +103,15 @@ fn buckets_of_more_than_32_bits_have_no_ticks() {
 }
 
 #[test]
-fn buckets_of_four_units_in_a_nanosecond_have_no_ticks() {
+fn four_units_per_nanosecond_have_no_ticks() {
     assert!(TickBucket::new(&quota_of(4, 1, 1)).is_none());
     assert!(TickBucket::new(&quota_of(3, 1, 1)).is_some());
     assert!(TickBucket::new(&quota_of(MOST_UNITS, 1, 1)).is_none());
 }
 
-/// Periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
+/// Checks periods that share no factor with the ticks, at the instants where a tick begins, and at the clock's end.
 #[test]
-fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
+fn ticks_are_exact_at_their_edges() {
     let quotas = [
         quota_of(1, CENTURY - 1, 1),
         quota_of(3, CENTURY - 1, MOST_UNITS),
@@ -145,10 +145,10 @@ fn ticks_are_exact_where_they_begin_and_where_the_clock_ends() {
 }
 
 #[test]
-fn debts_read_right_across_the_wrap() {
+fn debts_survive_the_wrap() {
     /// The number of ticks after which the time in a word repeats.
     const WRAP: u64 = 1 << PAYLOAD_BITS;
-    /// The number of ticks after its payment from which on a word looks like a debt again.
+    /// The number of ticks after payment at which a word looks like a debt again.
     const LOOKS_OWED: u64 = WRAP - FARTHEST_AHEAD;
     let bucket = TickBucket::new(&Quota::per_second(1)).unwrap();
     let tag = Tag::from_hash(0x0abc_def0);
@@ -206,7 +206,7 @@ fn rulings_at_the_edges() {
     }
 }
 
-/// Returns the clock of a counterexample, and its reading.
+/// Returns a counterexample's clock, and its reading.
 fn clock_of(case: &Counterexample) -> (TickClock, Tick) {
     let clock = TickClock::new(case.number("limit"), case.number("shift"), case.number("period")).unwrap();
     (clock, clock.tick(at_nanos(case.number("now"))))
@@ -243,7 +243,7 @@ fn rulings_withstand_the_counterexamples() {
 }
 
 #[test]
-fn conversions_to_ticks_withstand_the_counterexamples() {
+fn tick_conversions_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/mod.rs: TickBucket::ticks_of", |case| {
         let bucket = TickBucket::with_shift(&Quota::per_day(1), case.number("shift")).unwrap();
         [("ticks", bucket.ticks_of(case.number("debt"), case.number("price")).into())]
@@ -270,7 +270,7 @@ fn refunds_withstand_the_counterexamples() {
 }
 
 #[test]
-fn changes_of_quota_withstand_the_counterexamples() {
+fn quota_changes_withstand_the_counterexamples() {
     each("src/store/memory/table/ticks/conversion.rs: Conversion::debt", |case| {
         let quota = quota_of(case.number("limit"), case.number("period"), 1);
         let [from, to] =

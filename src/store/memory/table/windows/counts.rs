@@ -1,4 +1,4 @@
-//! The counts of a window, fixed or sliding.
+//! A window's counts, fixed or sliding.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -7,10 +7,10 @@ use super::{Moment, WindowRule, Windows, nanos};
 use crate::algorithm::{FixedWindowState, SlidingWindowState};
 use crate::values::DeferredTime;
 
-/// The state of an algorithm of windows, by a window's number and the units that were used in the window before and in
-/// this one.
+/// A window algorithm's state, by the window's number and the units that were used in the window before and in this
+/// one.
 pub(in crate::store::memory) trait WindowState: Copy + Debug + Send + Sync + 'static {
-    /// The number of windows for which a count weighs, and of counts that are kept: one for fixed windows, two for
+    /// The number of windows for which a count weighs, and the number of kept counts: one for fixed windows, two for
     /// sliding ones.
     const COUNTS: u32;
 
@@ -43,12 +43,12 @@ impl WindowState for SlidingWindowState {
     }
 }
 
-/// The units that were used in a window, and in the window before: zero, if windows are fixed. Counts have 32 bits at
-/// most, as in a word, unlike in the algorithm's own state.
+/// The units that were used in a window, and in the window before. The latter is zero if windows are fixed. Counts have
+/// 32 bits at most, as in a word, unlike in the algorithm's own state.
 ///
-/// All numbers of a sliding window follow from the weight of the previous count, rounded up. The weighted estimate of a
-/// request exceeds the limit if and only if the sum of the whole counts and this weight exceeds it. The limit less this
-/// sum is the number of remaining units.
+/// All numbers in a sliding window follow from the weight of the previous count, rounded up. A request's weighted
+/// estimate exceeds the limit if and only if the whole counts plus this weight exceed it. The limit minus this sum is
+/// the number of remaining units.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowCounts<S> {
     pub(in crate::store::memory) window: u64,
@@ -66,7 +66,7 @@ impl<S: WindowState> WindowCounts<S> {
         Self { window, previous, current, state: PhantomData }
     }
 
-    /// Returns the state of the algorithm.
+    /// Returns the algorithm's state.
     pub(super) fn state(self) -> S {
         S::from_parts(self.window, self.both().map(u64::from))
     }
@@ -81,14 +81,14 @@ impl<S: WindowState> WindowCounts<S> {
         self.previous == 0 && self.current == 0
     }
 
-    /// Reads the counts of a word while the present window is `by`. `index` has the lowest `bits` bits of the number of
-    /// the word's own window. `None` if nothing counts any more.
+    /// Reads a word's counts while the present window is `by`. `index` has the lowest `bits` bits of the word's own
+    /// window number. `None` if nothing counts any more.
     #[inline(always)]
     pub(super) fn read(windows: &Windows, index: u64, bits: u32, counts: [u32; 2], by: u64) -> Option<Self> {
         if !Self::IS_SLIDING {
             return windows.ahead(index, bits, by).map(|ahead| Self::new(by + ahead, counts));
         }
-        // Seen from the window before, whose count still weighs.
+        // Looks from the window before, whose count still weighs.
         match windows.ahead(index, bits, by.wrapping_sub(1))? {
             0 => Some(Self::new(by, [counts[1], 0])),
             ahead => Some(Self::new(by + (ahead - 1), counts)),
@@ -107,7 +107,7 @@ impl<S: WindowState> WindowCounts<S> {
         }
     }
 
-    /// Returns the weight of both counts together, rounded up.
+    /// Returns both counts' weight together, rounded up.
     #[inline(always)]
     pub(super) fn weight(self, windows: &Windows, now: Moment) -> u64 {
         let carried = if Self::IS_SLIDING { windows.carried(self.previous, self.window, now) } else { 0 };

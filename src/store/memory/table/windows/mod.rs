@@ -1,4 +1,4 @@
-//! The rule of windows whose state fits into the 36 bits that a `Word` leaves beside its tag.
+//! The rule for windows whose state fits into the 36 bits that a `Word` leaves beside its tag.
 //!
 //! ```text
 //!   35         c  c-1         0        35        2c  2c-1     c  c-1       0
@@ -8,15 +8,15 @@
 //!            fixed                                  sliding
 //! ```
 //!
-//! A count takes the bits of the limit, `c`. The window's index, modulo a power of two, has the other bits.
+//! A count takes as many bits as the limit, `c`. The window's index, modulo a power of two, has the other bits.
 //!
 //! # How many bits an index needs
 //!
-//! An epoch of the table is a power of two of windows, a sixteenth of the range of the index. A state counts against
-//! its key for two windows, so for two epochs at most; a debt of a bucket is owed for four. So the rules for epochs in
-//! `table/mod.rs` hold for windows as well: a page that is touched in a new epoch is swept first, and a word is read as
-//! of the epoch before its page's at the earliest. From there, a state is at most five epochs ahead, and up to six are
-//! read as "ahead". The other nine are read as "behind", and no word becomes so old that it reads as "ahead" again.
+//! A table's epoch is 2^n windows, a sixteenth of the index's range. A state counts against its key for two windows, so
+//! for two epochs at most; a bucket's debt is owed for four. So the rules for epochs in `table/mod.rs` hold for windows
+//! as well: a page that is touched in a new epoch is swept first, and a word is read at the earliest in the epoch
+//! before its page's. From there, a state is at most five epochs ahead, and up to six are read as "ahead". The other
+//! nine are read as "behind", and no word becomes so old that it reads as "ahead" again.
 //!
 //! So four bits are enough to be right. Short windows need more, or pages would be swept all the time: [`EPOCH_NANOS`]
 //! is the shortest epoch. [`Windows::new`] computes the limits that fit; greater ones take the locked table:
@@ -48,8 +48,8 @@ pub(in crate::store::memory) type SlidingRule = WindowRule<SlidingWindowState>;
 /// An index counts sixteen epochs.
 const EPOCHS_BITS: u32 = 4;
 
-/// The shortest epoch, 4.3 seconds: each page that is in use is swept once in an epoch, which takes about a
-/// microsecond. It is also long enough for the epochs of all time, 584 years, to be counted in 32 bits.
+/// The shortest epoch, 4.3 seconds, because each page that is in use is swept once in an epoch, which takes about a
+/// microsecond. It is also long enough that 32 bits can count the epochs in 584 years, the clock's range.
 const EPOCH_NANOS: u128 = 1 << 32;
 
 /// Where windows begin, and how words and epochs number them.
@@ -64,7 +64,7 @@ pub(in crate::store::memory) struct Windows {
     staggered: bool,
 }
 
-/// An instant among windows: by the key's own time, if windows are staggered.
+/// An instant among windows, which is by the key's own time, if windows are staggered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store::memory) struct Moment {
     nanos: u64,
@@ -83,7 +83,7 @@ impl Moment {
 }
 
 impl Windows {
-    /// Makes the windows of `quota`, if `count_bits` bits of counts leave enough for an index.
+    /// Makes the windows for `quota`, if `count_bits` bits of counts leave enough for an index.
     fn new(quota: &Quota, staggered: bool, count_bits: u32) -> Option<Self> {
         let period = quota.period_nanos();
         let epoch_bits = PAYLOAD_BITS.checked_sub(count_bits + EPOCHS_BITS)?;
@@ -100,7 +100,8 @@ impl Windows {
     /// Returns `nanos / period`, without dividing.
     ///
     /// The reciprocal is too small by at most one, and so is the estimate, which it makes smaller by less than `nanos /
-    /// 2^64` and then rounds down. For windows of a second and more, that is so rare that the branch is predicted.
+    /// 2^64` and then rounds down. For windows that last a second or more, that is so rare that the branch is
+    /// predicted.
     #[inline(always)]
     fn window_of(&self, nanos: u64) -> u64 {
         let estimate = multiply_high(nanos, self.reciprocal) >> self.shift;
@@ -116,13 +117,13 @@ impl Windows {
         Moment { nanos, window, by: window }
     }
 
-    /// Returns the instant by which a key is judged if windows are staggered: later than the clock's, by less than a
-    /// period.
+    /// Returns the instant by which a key is judged if windows are staggered. It is later than the clock's, by less
+    /// than a period.
     ///
     /// Epochs are counted by the clock, so no key's time is earlier than the time by which its page is swept.
     fn shifted(&self, now: Moment, tag: Tag) -> Moment {
         let nanos = now.nanos.saturating_add(multiply_high(tag.phase_draw(), self.period));
-        // The phase is less than a period: so this is in the clock's window, or in the next one.
+        // The phase is less than a period, so this is in the clock's window, or in the next one.
         let window = now.window + u64::from(nanos - now.window * self.period >= self.period);
         Moment { nanos, window, by: now.by.max(window) }
     }
@@ -131,8 +132,8 @@ impl Windows {
         (epoch as u64) << self.epoch_bits
     }
 
-    /// Returns the distance in windows from `earliest` to the window whose index, modulo 2^`bits`, is `index`; `None`
-    /// if that window is before.
+    /// Returns the distance in windows from `earliest` to the window whose index, modulo 2^`bits`, is `index`. Returns
+    /// `None` if that window is before `earliest`.
     #[inline(always)]
     const fn ahead(&self, index: u64, bits: u32, earliest: u64) -> Option<u64> {
         let ahead = index.wrapping_sub(earliest) & (u64::MAX >> (u64::BITS - bits));
@@ -155,13 +156,13 @@ impl Windows {
         window.saturating_mul(self.period)
     }
 
-    /// Returns the weight that `count`, taken in the window before `window`, still has: its share of the period that is
-    /// left, rounded up.
+    /// Returns the weight that `count`, taken in the window before `window`, still has: its share in the rest of the
+    /// period, rounded up.
     ///
     /// Let ρ be the reciprocal and `e` its error, which is less than one. Then the share, in units of 2^-64, is too
-    /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` of it by less than 2^-30. So
-    /// the estimate is the quotient rounded down, or one less; and the rest is less than two periods, and may be
-    /// computed modulo 2^64.
+    /// small by less than `left × e / 2^shift + 2`, which is less than four; and `count` times the share by less than
+    /// 2^-30. So the estimate is the quotient rounded down, or one less; and the rest is less than two periods, and may
+    /// be computed modulo 2^64.
     #[inline(always)]
     fn carried(&self, count: u32, window: u64, now: Moment) -> u32 {
         if count == 0 {
@@ -185,10 +186,10 @@ impl Windows {
         self.short_decay(count, over, window, now).unwrap_or_else(|| self.long_decay(count, room, window, now))
     }
 
-    /// Returns the wait until `over / count` of a period after the window's beginning, if the arithmetic fits 64 bits.
+    /// Returns the wait until `over / count` of a period after the window begins, if the arithmetic fits 64 bits.
     fn short_decay(&self, count: u32, over: u32, window: u64, now: Moment) -> Option<DeferredTime> {
         let start = window.checked_mul(self.period)?;
-        // If the window ends after the clock's range, so does the wait, at the end of the range: see `long_decay`.
+        // If the window ends after the clock's range, so does the wait, at the end of the range, as in `long_decay`.
         start.checked_add(self.period)?;
         let count = NonZeroU64::new(count.into())?;
         let decay = self.period.checked_mul(over.into())?;
@@ -227,13 +228,14 @@ const fn count(payload: u64, first: u32, bits: u32) -> u32 {
     (payload >> first & (u64::MAX >> (u64::BITS - bits))) as u32
 }
 
-/// Cold, so that it is compiled to a branch: a predicted branch is not waited for, a conditional move would be.
+/// Cold, so that it is compiled to a branch. The processor does not wait for a predicted branch, but would for a
+/// conditional move.
 #[cold]
 const fn one_more(estimate: u64) -> u64 {
     estimate + 1
 }
 
-/// Returns the bits that counts up to `greatest` take.
+/// Returns the number of bits that counts up to `greatest` take.
 const fn bits_of(greatest: u64) -> u32 {
     u64::BITS - greatest.leading_zeros()
 }

@@ -12,12 +12,12 @@ use crate::store::memory::table::word::{PAYLOAD_BITS, Tag, Word};
 use crate::values::time::Timestamp;
 use crate::values::{Decision, Quota, Receipt};
 
-/// Windows over words: makes the same decisions as the algorithm of this state.
+/// Windows over words, which make the same decisions as the algorithm with this state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::store::memory) struct WindowRule<S> {
     pub(super) windows: Windows,
     pub(super) limit: u32,
-    /// The bits of each count.
+    /// The number of bits in each count.
     count_bits: u32,
     state: PhantomData<S>,
 }
@@ -38,7 +38,7 @@ impl<S: WindowState> WindowRule<S> {
         WindowCounts::new(window, counts.map(|count| u32::try_from(count).unwrap_or(u32::MAX).min(self.greatest())))
     }
 
-    /// Returns the bits of all counts.
+    /// Returns the number of bits in all counts.
     #[inline(always)]
     const fn bits(&self) -> u32 {
         S::COUNTS * self.count_bits
@@ -59,7 +59,7 @@ impl<S: WindowState> WindowRule<S> {
         self.limit().saturating_sub(debt.weight(&self.windows, now))
     }
 
-    /// Returns the nanoseconds until nothing counts: the units that were used in a window count in it, and if windows
+    /// Returns the nanoseconds until nothing counts: units that were used in a window count in it, and if windows
     /// slide, also in the next one.
     #[inline(always)]
     pub(super) fn until_reset(&self, debt: WindowCounts<S>, now: Moment) -> u64 {
@@ -67,7 +67,7 @@ impl<S: WindowState> WindowRule<S> {
         self.windows.nanos_until(debt.window.saturating_add(windows), now)
     }
 
-    /// Returns the decision on a request of cost 0.
+    /// Returns the decision on a request with cost 0.
     #[cold]
     #[inline(never)]
     fn peeked(&self, debt: WindowCounts<S>, now: Moment) -> Decision {
@@ -140,7 +140,7 @@ impl<S: WindowState> Rule for WindowRule<S> {
     #[inline(always)]
     fn stamp(&self, debt: WindowCounts<S>, _: Moment) -> u64 {
         let [previous, current] = debt.both().map(u64::from);
-        // Nothing is lost: there are fewer than 2^32 epochs, and the windows of an epoch and the counts take 32 bits
+        // Nothing is lost, because there are fewer than 2^32 epochs, and an epoch's windows and the counts take 32 bits
         // together (`Windows::new`).
         (debt.window << self.bits()) | (previous << self.count_bits) | current
     }
@@ -162,12 +162,12 @@ impl<S: WindowState> Rule for WindowRule<S> {
 
     #[inline(always)]
     fn judge(&self, debt: WindowCounts<S>, cost: u64, now: Moment) -> Ruling<WindowCounts<S>> {
-        // Zero, or more than the limit, in one comparison.
+        // One comparison finds both zero and more than the limit.
         if cost.wrapping_sub(1) >= self.limit() {
             return if cost == 0 { Ruling::Peek { debt } } else { Ruling::Never { debt } };
         }
         if debt.weight(&self.windows, now) + cost <= self.limit() {
-            // The cost is not cut, and the sum does not overflow: it is at most the limit.
+            // The cost is not cut, and the sum does not overflow, because it is at most the limit.
             Ruling::Admit { debt: WindowCounts { current: debt.current + narrow(cost), ..debt } }
         } else {
             Ruling::Reject { debt }
@@ -235,7 +235,7 @@ impl<S: WindowState> Codec for WindowRule<S> {
     fn holding(quota: &Quota, staggered: bool, greatest: u64) -> Option<Self> {
         let count_bits = bits_of(greatest.max(quota.limit()));
         let windows = Windows::new(quota, staggered, S::COUNTS * count_bits)?;
-        // A word has no room for a count of more than 32 bits.
+        // A word cannot hold a count with more than 32 bits.
         let limit = u32::try_from(quota.limit()).ok()?;
         Some(Self { windows, limit, count_bits, state: PhantomData })
     }
@@ -277,7 +277,8 @@ const fn narrow(number: u64) -> u32 {
     number as u32
 }
 
-/// Words that are found by their tag are never empty: that branch is predicted, and not waited for.
+/// Words that are found by their tag are never empty, so that branch is predicted, and the processor does not wait for
+/// it.
 #[cold]
 const fn unused<W: Copy>(none: W) -> W {
     none

@@ -1,4 +1,4 @@
-//! The rules over words against the algorithms that they stand for.
+//! Checks the rules over words against the algorithms that they stand for.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -30,7 +30,7 @@ trait Pair: Copy + Debug {
         WindowRule::holding(quota, false, greatest).unwrap()
     }
 
-    /// The counts of a state that fits into words.
+    /// Returns the counts in a state that fits into words.
     fn counts(rule: &WindowRule<Self::State>, window: u64, counts: [u64; 2]) -> WindowCounts<Self::State> {
         rule.clipped(Self::state(window, counts))
     }
@@ -76,7 +76,7 @@ fn quota(limit: u64, nanos: u64) -> Quota {
 
 const CENTURY: u64 = 100 * 366 * 86_400 * 1_000_000_000;
 
-/// Draws numbers of all magnitudes, and numbers beside powers of two.
+/// Draws numbers in all magnitudes, and numbers beside powers of two.
 fn number(greatest: u64) -> impl Strategy<Value = u64> {
     let power = (0..64_u32, 0..3_u64).prop_map(|(bit, beside)| (1_u64 << bit).wrapping_add(beside).wrapping_sub(1));
     let any = (any::<u64>(), 0..64_u32).prop_map(|(number, shift)| number >> shift);
@@ -122,8 +122,8 @@ struct Case<P: Pair> {
 }
 
 impl<P: Pair> Case<P> {
-    /// Returns the case of a state whose window is `offset` windows after the window of the instant; `None` if a word
-    /// cannot hold such states, or there is no such window.
+    /// Returns the case for a state whose window is `offset` windows after the instant's window. Returns `None` if a
+    /// word cannot hold such states, or there is no such window.
     fn new(quota: Quota, nanos: u64, offset: i64, counts: [u64; 2]) -> Option<Self> {
         let rule = P::rule(&quota, false)?;
         let now = moment(&rule, nanos);
@@ -163,7 +163,7 @@ impl<P: Pair> Case<P> {
         Ok(())
     }
 
-    /// A word counts as paid by an epoch if and only if the sweeper of that epoch clears it.
+    /// A word counts as paid by an epoch if and only if that epoch's sweeper clears it.
     fn is_swept_when_paid(&self) -> Result<(), TestCaseError> {
         let rule = &self.rule;
         let stamp = rule.stamp(self.debt, self.now);
@@ -175,7 +175,7 @@ impl<P: Pair> Case<P> {
         Ok(())
     }
 
-    /// Refunds a charge of the window that is `back - 1` before the state's.
+    /// Refunds a charge from the window that is `back - 1` before the state's.
     fn is_refunded_alike(&self, cost: u64, back: u64) -> Result<(), TestCaseError> {
         let charged = self.window.saturating_add(1).saturating_sub(back);
         let refunded = self.rule.refunded(self.debt, cost, charged, self.now);
@@ -212,10 +212,10 @@ proptest! {
     #![proptest_config(cases(if cfg!(miri) { 8 } else { 20_000 }))]
 
     #[test]
-    fn words_are_judged_as_states_are(
+    fn words_are_judged_like_states(
         (quota, nanos) in (limit(), number(CENTURY)).prop_flat_map(|(limit, period)| {
             let period = period.max(1);
-            // Mostly of few bits, or words would rarely hold it.
+            // Mostly limits with few bits, or words would rarely hold them.
             (Just(quota((limit >> (limit % 20)).max(1), period)), instant(period))
         }),
         offset in prop_oneof![4 => -3..=3_i64, 1 => -9..=5_i64],
@@ -233,7 +233,7 @@ proptest! {
 
     /// Windows whose limits take many bits, so that their indices take few.
     #[test]
-    fn words_with_few_bits_of_index_are_judged_as_states_are(
+    fn short_indices_are_judged_like_states(
         period in 0..=60_u32,
         nanos in any::<u64>(),
         offset in -9..=5_i64,
@@ -255,7 +255,7 @@ proptest! {
     #[test]
     fn windows_are_exact_quotients(period in 1..=CENTURY, shift in 0..62_u32, nanos in any::<u64>(), part in any::<u64>(), count in any::<u32>()) {
         let period = (period >> shift).max(1);
-        // Words without counts have room for windows of any length.
+        // Words without counts can hold windows of any length.
         let windows = Windows::new(&quota(1, period), false, 0).unwrap();
         let window = part % (u64::MAX / period);
         for nanos in [nanos, window * period, (window * period).saturating_sub(1), u64::MAX] {
@@ -272,9 +272,9 @@ proptest! {
         }
     }
 
-    /// A key whose windows begin at an instant of its own.
+    /// A key whose windows begin at its own instant.
     #[test]
-    fn staggered_windows_are_those_of_a_later_clock(
+    fn staggered_windows_follow_a_later_clock(
         (period, nanos) in number(CENTURY).prop_flat_map(|period| (Just(period.max(2)), instant(period.max(2)))),
         hash in any::<u64>(),
     ) {
@@ -306,7 +306,7 @@ fn the_documented_limits_fit() {
 /// A new key for which the table has no room resets like a key that has used up its quota, and not before there is
 /// room.
 #[test]
-fn a_key_that_a_full_table_rejects_has_a_reset() {
+fn a_full_tables_rejection_has_a_reset() {
     fn has_a_reset<P: Pair>() {
         const NOW: u64 = 90_000_000_000;
         let quota = quota(5, 60_000_000_000);
@@ -327,7 +327,7 @@ fn a_key_that_a_full_table_rejects_has_a_reset() {
 
 /// A charge reads right in the epochs after its own, and as paid from its end until it is swept.
 #[test]
-fn words_read_right_across_the_wrap() {
+fn words_survive_the_wrap() {
     fn reads_right<P: Pair>(quota: Quota, lasts: u64) {
         let rule = P::rule(&quota, false).unwrap();
         let epoch = rule.epoch_start(1).window;
@@ -362,15 +362,15 @@ fn words_read_right_across_the_wrap() {
     }
 }
 
-/// Returns the windows of a counterexample, and the instant.
+/// Returns a counterexample's windows, and the instant.
 fn windows_of(case: &Counterexample) -> (Windows, Moment) {
-    // Words without counts have room for windows of any length.
+    // Words without counts can hold windows of any length.
     let windows = Windows::new(&quota(1, case.number("period")), false, 0).unwrap();
     (windows, windows.read(Timestamp::from_nanos(case.number("now"))))
 }
 
 #[test]
-fn numbers_of_windows_withstand_the_counterexamples() {
+fn window_numbers_withstand_the_counterexamples() {
     each("src/store/memory/table/windows/mod.rs: Windows::window_of", |case| {
         let (windows, _) = windows_of(case);
         [("window", windows.window_of(case.number("now")).into())]

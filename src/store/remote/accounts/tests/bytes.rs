@@ -1,4 +1,4 @@
-//! The bytes of an account.
+//! An account's bytes.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -22,7 +22,7 @@ fn credit(record: &mut AccountRecord, units: u64, expiry: CreditExpiry, referenc
 }
 
 #[test]
-fn bytes_are_those_of_the_documentation() {
+fn bytes_are_as_documented() {
     let mut record = empty();
     let at = UNIX_EPOCH + Duration::from_millis(1_700_000_000_001);
     credit(&mut record, 5, CreditExpiry::At(at), Some("invoice-17"));

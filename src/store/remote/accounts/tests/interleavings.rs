@@ -1,9 +1,9 @@
-//! All orders of the calls of processes that enter one reference, with crashes after any call and answers that are
-//! lost.
+//! Tries all orders in which processes that enter one reference can make their calls, with crashes after any call and
+//! lost answers.
 //!
-//! The code itself is explored: each call of a process waits until the search answers it. A state is known by the
-//! values of the server, by the answers that each process has had, and by the calls that are on their way. From each
-//! state, each continuation is tried once.
+//! The search runs the code itself: each call of a process waits until the search answers it. A state consists of the
+//! server's values, the answers that each process has had, and the calls in flight. The search tries each continuation
+//! from each state once.
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::pending;
@@ -103,7 +103,7 @@ impl Server for Stepped {
     }
 }
 
-/// A process that does a step, again if no answer comes.
+/// A process that does a step, and repeats it if no answer comes.
 struct Process {
     waiting: Waiting,
     task: JoinHandle<AccountReply>,
@@ -138,7 +138,7 @@ impl Process {
             if self.is_killed || self.task.is_finished() || self.has_call() {
                 return;
             }
-            // Time is paused: a pause between two attempts takes none.
+            // Time is paused, so a pause between two attempts takes no time.
             if turn < 8 { yield_now().await } else { sleep(Duration::from_millis(1)).await }
         }
     }
@@ -151,32 +151,32 @@ fn credit(keys: &LimiterKeys) -> AccountStep {
     AccountStep::Credit { units: UNITS, expiry: CreditExpiry::Never, reference }
 }
 
-/// Empties the account, so that its units are those before the credit.
+/// Empties the account, so that only the units from before the credit are left.
 fn take(_: &LimiterKeys) -> AccountStep {
     AccountStep::Take { units: UNITS, shortfall: Shortfall::Rejected, reference: None }
 }
 
-/// What the search does next.
+/// The search's next move.
 #[derive(Clone, Copy, Debug)]
 enum Choice {
-    /// The call of this process is done, and answered.
+    /// This process's call is done, and answered.
     Answer(usize),
-    /// It is done, and the process is killed before it hears of it.
+    /// The call is done, and the process is killed before it gets the answer.
     Kill(usize),
-    /// The process gets no answer. The call is on its way still.
+    /// The process gets no answer. The call is still in flight.
     Lose(usize),
-    /// A call whose process waits no longer arrives.
+    /// A call arrives whose process waits no longer.
     Deliver(usize),
 }
 
-/// The processes of a run. The last one begins when the others have ended, and repeats the credit.
+/// The processes in a run. The last one begins when the others have ended, and repeats the credit.
 struct Plan {
     at_once: &'static [fn(&LimiterKeys) -> AccountStep],
     kills: usize,
     losses: usize,
 }
 
-/// The choices of a run, each with the number of choices that there were.
+/// A run's choices, each with the number of choices that there were.
 type Path = Vec<(usize, usize)>;
 
 struct Search {
@@ -186,7 +186,8 @@ struct Search {
 }
 
 impl Search {
-    /// Makes a run that begins with these choices, and takes the first ones from there on, up to a state that was seen.
+    /// Makes a run that begins with these choices, and then takes the first choice each time, until a state was seen
+    /// before.
     async fn run(&mut self, path: &mut Path) {
         let mut values = first_values();
         let mut on_their_way: Vec<Call> = Vec::new();
@@ -256,7 +257,7 @@ impl Search {
         }
     }
 
-    /// Checks what the processes have heard, and what the server has in the end.
+    /// Checks the answers that the processes got, and the server's values in the end.
     async fn end(&mut self, values: &Values, processes: Vec<Process>) {
         self.ends += 1;
         let (mut taken, mut entered, mut unheard) = (0, 0, 0);
@@ -290,7 +291,7 @@ fn first_values() -> Values {
     BTreeMap::from([(name, record.next(NOW).0)])
 }
 
-/// Tries all choices. Returns how many states there are, and how many of them are ends.
+/// Tries all choices. Returns the number of states, and how many are ends.
 async fn search(plan: Plan) -> (usize, usize) {
     let mut search = Search { plan, seen: HashSet::new(), ends: 0 };
     let mut path = Path::new();
