@@ -12,7 +12,7 @@ fn read(path: &str) -> String {
 /// A setting's row begins with it and ends with the value; the source has the line.
 #[test]
 fn the_guide_has_the_sources_defaults() {
-    let page = read("src/guide/defaults.rs");
+    let page = read("docs/guide/defaults.md");
     for (setting, value, file, line) in [
         ("`PeerIp::ipv6_prefix`", "64 bits", "src/http/key/network.rs", "IPV6_PREFIX: u8 = 64;"),
         ("`ChargeOnce::free_retries`", "1", "src/engine/policy/retries/mod.rs", "free_retries: 1,"),
@@ -99,7 +99,7 @@ fn the_guide_has_the_sources_defaults() {
         ("`PacerLayer::attempts`", "no bound", "crates/client/src/pacer/layer.rs", "const ATTEMPTS: u32 = u32::MAX;"),
     ] {
         assert!(read(file).contains(line), "{file} has no `{line}`: correct {setting} on the page, and this test");
-        let row = page.lines().find(|row| row.starts_with(&format!("//! | [{setting}]")));
+        let row = page.lines().find(|row| row.starts_with(&format!("| [{setting}]")));
         let row = row.unwrap_or_else(|| panic!("the page has no row for {setting}"));
         let shown = row.rsplit(" | ").next().unwrap();
         assert!(shown.starts_with(value), "{setting} is {value}, and the page says: {shown}");
@@ -109,7 +109,7 @@ fn the_guide_has_the_sources_defaults() {
 /// A setting is a public method that takes the builder by value and returns it.
 #[test]
 fn the_guide_has_every_setting() {
-    let page = read("src/guide/defaults.rs");
+    let page = read("docs/guide/defaults.md");
     let mut settings = 0;
     for file in [
         "src/algorithm/calendar/mod.rs",
@@ -157,9 +157,9 @@ fn the_guide_has_every_setting() {
             }
             settings += 1;
             // The last is a link to another package's documentation.
-            let links = [format!("::{name})"), format!("::{name}` "), format!("#method.{name})")];
+            let links = [format!("::{name}]"), format!("::{name}`"), format!("#method.{name})")];
             let is_shown = links.iter().any(|link| page.contains(link));
-            assert!(is_shown, "{file}: `{name}` is a setting without a row in src/guide/defaults.rs");
+            assert!(is_shown, "{file}: `{name}` is a setting without a row in docs/guide/defaults.md");
         }
     }
     assert!(settings > 60, "only {settings} settings were found");

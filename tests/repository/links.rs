@@ -14,6 +14,11 @@ const PAGES: &[&str] = &[
     "crates/dynamodb/README.md",
     "crates/postgres/README.md",
     "crates/redis/README.md",
+    "crates/admin/README.md",
+    "crates/client/README.md",
+    "crates/config/README.md",
+    "benches/README.md",
+    "examples/README.md",
 ];
 
 #[test]
@@ -57,17 +62,25 @@ fn readme_links_need_no_release() {
     assert!(text.contains("git clone https://github.com/tower-sluice/tower-sluice"));
 }
 
-/// The pages in `docs` and `docs/design`.
+/// The pages in `docs`, `docs/design` and `docs/guide`.
 fn documents(root: &Path) -> Vec<PathBuf> {
-    let entries = ["docs", "docs/design"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
+    let entries = ["docs", "docs/design", "docs/guide"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
     let paths = entries.into_iter().flatten().map(|entry| entry.unwrap().path());
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "md")).collect()
 }
 
 fn check(root: &Path, page: &Path, link: &str) -> Result<(), &'static str> {
-    if let Some(guide) = link.strip_prefix("https://docs.rs/tower-sluice/latest/tower_sluice/guide/") {
-        let name = guide.trim_end_matches('/');
-        let exists = name.is_empty() || root.join("src/guide").join(name).with_extension("rs").is_file();
+    // Pages that crates.io shows link to files of the repository by their addresses.
+    let in_repository = ["blob/main/", "tree/main/"]
+        .iter()
+        .find_map(|kind| link.strip_prefix("https://github.com/tower-sluice/tower-sluice/")?.strip_prefix(kind));
+    if let Some(file) = in_repository {
+        return check(root, &root.join("README.md"), file);
+    }
+    let guide = "https://docs.rs/tower-sluice/latest/tower_sluice/guide/";
+    if let Some(name) = link.strip_prefix(guide).map(|page| page.split(['/', '#']).next().unwrap()) {
+        let exists =
+            ["", "index.html"].contains(&name) || root.join("docs/guide").join(name).with_extension("md").is_file();
         return if exists { Ok(()) } else { Err("the guide has no such page") };
     }
     if link.starts_with("https://") {

@@ -17,8 +17,8 @@ fn anchor(heading: &str) -> String {
 
 #[test]
 fn log_links_and_sections_match() {
-    let page = source("src/guide/misconfigured.rs");
-    let sections: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("//! # ")).map(anchor).collect();
+    let page = source("docs/guide/misconfigured.md");
+    let sections: BTreeSet<_> = page.lines().filter_map(|line| line.strip_prefix("## ")).map(anchor).collect();
     let log = log_lines();
     let links: BTreeSet<_> =
         log.split("page!(\"").skip(1).map(|after| after.split('"').next().unwrap().to_owned()).collect();
@@ -42,10 +42,10 @@ fn only_log_files_write_lines() {
 #[test]
 fn each_section_quotes_the_log() {
     let log = log_lines();
-    let page = source("src/guide/misconfigured.rs");
-    let sections: Vec<_> = page.split("\n//! # ").skip(1).collect();
+    let page = source("docs/guide/misconfigured.md");
+    let sections: Vec<_> = page.split("\n## ").skip(1).collect();
     for section in sections {
-        let quote = section.lines().find_map(|line| line.strip_prefix("//! > "));
+        let quote = section.lines().find_map(|line| line.strip_prefix("> "));
         let quote = quote.unwrap_or_else(|| panic!("no quote: {section}"));
         assert!(log.contains(quote), "nothing logs: {quote}");
     }

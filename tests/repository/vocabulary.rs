@@ -2,7 +2,7 @@
 //! fields, and the queries in `deploy`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 
@@ -12,11 +12,9 @@ const PAGE: &str = "docs/design/vocabulary.md";
 
 const PREFIX: &str = "tower_sluice.rate_limiting.";
 
-/// Returns the text of all files in `src`, except the guide.
+/// Returns the text of all sources.
 fn texts() -> Vec<(PathBuf, String)> {
-    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guide");
-    let is_code = |path: &PathBuf| !path.starts_with(&guide);
-    ["src", "crates"].into_iter().flat_map(sources).filter(is_code).map(|path| (path.clone(), read(&path))).collect()
+    ["src", "crates"].into_iter().flat_map(sources).map(|path| (path.clone(), read(&path))).collect()
 }
 
 /// A table row. Each cell has the words in backticks.

@@ -30,8 +30,7 @@ const LOG: &str = "crates/sluice/examples/access.log";
 /// The output that a document shows below a command.
 fn shown(page: &str, command: &str) -> String {
     let page = fs::read_to_string(root().join(page)).unwrap();
-    let lines = page.lines().map(|line| line.strip_prefix("//! ").or_else(|| line.strip_prefix("//!")).unwrap_or(line));
-    let mut lines = lines.skip_while(|line| !line.ends_with(command));
+    let mut lines = page.lines().skip_while(|line| !line.ends_with(command));
     assert!(lines.next().is_some(), "the page does not show {command}");
     lines.take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect()
 }
@@ -42,7 +41,7 @@ fn the_guide_shows_what_the_program_prints() {
         let output = sluice(&arguments);
         assert!(output.status.success(), "{}", text(&output.stderr));
         let command = format!("sluice -- {}", arguments.join(" "));
-        let page = shown("src/guide/which_limit.rs", &command);
+        let page = shown("docs/guide/which_limit.md", &command);
         assert_eq!(text(&output.stdout), page, "$ cargo run -p {command}\n{}", text(&output.stdout));
         assert!(output.stderr.is_empty(), "no progress without a terminal: {}", text(&output.stderr));
     }

@@ -16,9 +16,9 @@ use crate::model::traffic::Traffic;
 
 #[test]
 fn the_page_has_the_printed_tables() {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/capacity.rs")).unwrap();
+    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/capacity.md")).unwrap();
     for line in tables().concat() {
-        let line = format!("//! {line}\n");
+        let line = format!("{line}\n");
         assert!(
             page.contains(&line),
             "cargo run --release -p tower-sluice-capacity -- --tables   prints another line:\n{line}"

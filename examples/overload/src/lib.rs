@@ -5,7 +5,7 @@
 //! cargo run --release -p tower-sluice-overload                      # the table, in Markdown
 //! cargo run --release -p tower-sluice-overload -- --only ours       # one column
 //! cargo run --release -p tower-sluice-overload -- --pictures DIR    # curves, as SVG
-//! cargo run --release -p tower-sluice-overload -- --guide DIR       # the pictures of the guide: src/guide/overload
+//! cargo run --release -p tower-sluice-overload -- --guide DIR       # the pictures of the guide: docs/guide/overload
 //! cargo run --release -p tower-sluice-overload -- --random 100      # random scenarios, against the best fixed limit
 //! scripts/overload                                                  # with the crates of others
 //! ```

@@ -223,14 +223,14 @@ fn pictures_fit_into_the_guide() {
 /// Draws only the cheapest picture again; `scripts/slow` draws them all.
 #[test]
 fn the_guides_pictures_are_up_to_date() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/overload");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/overload");
     let kept = |name: &str| fs::read_to_string(folder.join(name).with_extension("svg")).unwrap();
     let tenants = guide::tenants();
-    let command = "cargo run --release -p tower-sluice-overload -- --guide src/guide/overload";
+    let command = "cargo run --release -p tower-sluice-overload -- --guide docs/guide/overload";
     // The page's table has figures from these runs.
     assert!(
         kept(tenants.name) == tenants.svg(),
-        "{}.svg is out of date, and perhaps the table in src/guide/overload.rs: {command}",
+        "{}.svg is out of date, and perhaps the table in docs/guide/overload.md: {command}",
         tenants.name
     );
     for svg in ["goodput", "classes", "tenants"].map(kept) {

@@ -2,7 +2,7 @@
 //!
 //! ```sh
 //! cargo run -p tower-sluice-shapes                        # into target/shapes
-//! cargo run -p tower-sluice-shapes -- src/guide/shapes    # the pictures of the guide
+//! cargo run -p tower-sluice-shapes -- docs/guide/shapes    # the pictures of the guide
 //! ```
 //!
 //! One more picture shows an overloaded server's goodput, with protection and without: not computed, but measured by

@@ -10,12 +10,12 @@ use crate::traffic::Traffic;
 
 #[test]
 fn the_example_draws_the_pictures() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src/guide/shapes");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/shapes");
     let mut drawn = Traffic::all().map(|traffic| (traffic.name, draw(&traffic, &run_all(&traffic)))).to_vec();
     drawn.push(("goodput", goodput::draw(goodput::MEASURED)));
     for (name, svg) in &drawn {
         let kept = fs::read_to_string(folder.join(name).with_extension("svg")).unwrap_or_default();
-        assert!(kept == *svg, "{name}.svg is out of date: cargo run -p tower-sluice-shapes -- src/guide/shapes");
+        assert!(kept == *svg, "{name}.svg is out of date: cargo run -p tower-sluice-shapes -- docs/guide/shapes");
         assert!(svg.len() < 30_000, "{name}.svg has {} bytes", svg.len());
         // Markdown ends an HTML block at an empty line.
         assert!(!svg.contains("\n\n"), "{name}.svg has an empty line, and would not be a picture in the guide");

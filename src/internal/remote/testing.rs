@@ -19,7 +19,7 @@ pub use crate::values::{Batching, Claim, Formula, MemberDecision, Room};
 
 pub use crate::queue::shared::terms::QueueTerms;
 
-/// Makes [`Applied::replay`] public.
+/// Makes `Applied::replay` public.
 pub trait ReplayApplied<S> {
     /// Computes a charge's decisions.
     ///

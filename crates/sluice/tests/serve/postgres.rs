@@ -84,12 +84,11 @@ async fn two_services_admit_the_limit_exactly() {
 
 /// The file on the guide's page about plans, on PostgreSQL.
 fn plans(url: &str) -> String {
-    let page = include_str!("../../../../src/guide/plans.rs");
-    let (_, file) = page.split_once("//! ```toml\n").expect("the page has a file");
-    let (file, _) = file.split_once("//! ```\n").expect("the file ends");
-    let lines = file.lines().map(|line| line.trim_start_matches("//!").trim_start());
+    let page = include_str!("../../../../docs/guide/plans.md");
+    let (_, file) = page.split_once("```toml\n").expect("the page has a file");
+    let (file, _) = file.split_once("```\n").expect("the file ends");
     let mut text = format!("[store.shared]\nkind = \"postgres\"\nurl = \"{url}\"\ntimeout = \"60s\"\n");
-    for line in lines {
+    for line in file.lines() {
         text += line;
         text.push('\n');
     }
