@@ -54,7 +54,8 @@ fn the_index_lists_each_page() {
 
 /// A text's definitions of links.
 fn definitions(text: &str) -> BTreeMap<&str, &str> {
-    text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).collect()
+    let pairs = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
+    pairs.filter(|(label, _)| !label.contains(']')).collect()
 }
 
 /// The labels that a page's prose refers to.
