@@ -1,5 +1,5 @@
-//! Rate limiting for [Tower](https://docs.rs/tower) services. A rejected client gets the exact time after which a retry
-//! succeeds.
+//! Rate limiting for [Tower](https://docs.rs/tower) services. A rejected client gets the time after which a retry
+//! succeeds, where the limiter knows it.
 //!
 #![cfg_attr(feature = "axum", doc = "```no_run")]
 #![cfg_attr(not(feature = "axum"), doc = "```ignore")]

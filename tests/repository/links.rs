@@ -118,7 +118,7 @@ fn links(text: &str) -> Vec<String> {
             found.push(after.split(')').next().unwrap().to_owned());
         }
         if let Some((name, target)) = line.split_once("]: ") {
-            if name.starts_with('[') {
+            if name.starts_with('[') && !name.contains(']') {
                 found.push(target.to_owned());
             }
         }

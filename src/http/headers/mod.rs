@@ -4,8 +4,8 @@
 //! |---|---|---|---|---|
 //! | `Retry-After` (RFC 9110) | rejections | the wait in whole seconds, rounded up, from 1 to 2,147,483 (24.8 days) | always sent | `wait.rs` |
 //! | `X-Rate-Limited-For` | rejections | the exact wait | [`WaitFields`] | `wait.rs` |
-//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | all | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
-//! | `X-RateLimit-*` (common practice) | all | what is left | [`RateLimitFields::x_ratelimit`] | `x_ratelimit.rs` |
+//! | `RateLimit-Policy`, `RateLimit` (Internet-Drafts) | if a policy applied and found its key | what is left | [`RateLimitFields`] | `draft11.rs`, `draft07.rs` |
+//! | `X-RateLimit-*` (common practice) | likewise | what is left | [`RateLimitFields::x_ratelimit`] | `x_ratelimit.rs` |
 //! | `Server-Timing` (W3C) | those of requests that waited in a queue | the time they waited | [`server_timing`](crate::layer::RateLimitLayerBuilder::server_timing) | `server_timing.rs` |
 //!
 //! The latest draft, draft-ietf-httpapi-ratelimit-headers-11, expired on 2026-11-24, and no successor was known on

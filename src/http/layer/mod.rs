@@ -40,8 +40,8 @@ use crate::values::Backlog;
 /// - `Retry-After`: whole seconds, rounded up, at least 1;
 /// - `X-Rate-Limited-For`: the exact wait in seconds, to the microsecond, rounded up;
 /// - `Cache-Control: no-store`;
-/// - `RateLimit-Policy` and `RateLimit`: the quota and its remaining units, as on all other responses
-///   ([`fields`](RateLimitLayerBuilder::fields));
+/// - `RateLimit-Policy` and `RateLimit`: the quota and its remaining units, as on other responses to
+///   which a policy applied ([`fields`](RateLimitLayerBuilder::fields));
 /// - a body of problem details in JSON, which names the policies that reject the request.
 ///
 /// gRPC and gRPC-Web clients get a [native gRPC error](crate::grpc), from the same layer and the same budget.
