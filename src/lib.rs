@@ -209,3 +209,8 @@ pub use self::values::{Decision, FailureMode, LimiterError, Outcome, PartitionKe
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Compiles the programs of `llms.txt`.
+#[cfg(all(doctest, feature = "axum", feature = "tonic"))]
+#[doc = include_str!("../llms.txt")]
+struct LlmsTxt;

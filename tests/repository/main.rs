@@ -9,6 +9,7 @@ mod files;
 mod guide;
 mod imports;
 mod links;
+mod llms;
 mod metrics;
 mod misconfigured;
 mod mutants;
