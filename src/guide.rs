@@ -25,6 +25,7 @@ macro_rules! pages {
 pages! {
     allow_list
     billing_days
+    by_hand
     calendar
     capacity
     choosing

@@ -27,9 +27,9 @@ use crate::values::time::{Clock, Monotonic, Timestamp};
 ///
 /// For each key of capacity, two slots: **16 bytes for buckets and windows**, and less than one more for their pages'
 /// words. Keys may have any length, since they are not stored, only some bits of a keyed hash. The system hands the
-/// memory out when it is first touched, so an idle limiter takes almost no memory. The table never grows, and no task, no thread and no pass cleans up, because a slot whose
-/// debt is paid *is* free. A table of more than 16 MiB is freed by its own thread, since the last to hold it may be a
-/// request from before a live change.
+/// memory out when it is first touched, so an idle limiter takes almost no memory. The table never grows, and no task,
+/// no thread and no pass cleans up, because a slot whose debt is paid *is* free. A table of more than 16 MiB is freed
+/// by its own thread, since the last to hold it may be a request from before a live change.
 ///
 /// States that do not fit into a word take a table with locks: buckets whose limit or burst is above 4,294,967,295, or
 /// whose limit is above four units per nanosecond; windows whose limits exceed the first table below; windows by the
