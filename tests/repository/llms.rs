@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::files::read;
 
 #[test]
-fn the_page_for_agents_is_short() {
+fn the_page_is_short() {
     let page = read("llms.txt");
     let lines = page.lines().count();
     assert!(lines <= 250, "{lines} lines");
