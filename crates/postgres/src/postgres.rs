@@ -19,11 +19,11 @@ use crate::turns::Turns;
 /// How many calls a process may have in flight: they wait for the pool's connections.
 const IN_FLIGHT: usize = 1_000;
 
-/// After this many new rows, a process deletes expired ones.
+/// After this many new rows, a process deletes those that expired some time ago.
 const NEW_ROWS: u32 = 16;
 
-/// How many rows it examines then. While one in 16 rows has expired, it deletes as many as it makes, so at a steady
-/// rate of new keys, no more than that have expired.
+/// How many rows it examines then. While one row in 16 expired more than a minute ago, it deletes as many as it makes,
+/// so at a steady rate of new keys, no more than that did.
 const EXAMINED: i64 = 16 * NEW_ROWS as i64;
 
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);

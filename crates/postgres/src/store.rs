@@ -38,8 +38,8 @@ use crate::postgres::Postgres;
 ///
 /// # Expired rows
 ///
-/// For every 16 new keys, a process examines 256 random rows in the background, and deletes those that have expired. At
-/// a steady rate of new keys, one in 16 rows has expired. If no new keys come, rows stay.
+/// For every 16 new keys, a process examines 256 random rows in the background, and deletes those that expired
+/// more than a minute ago. At a steady rate of new keys, one row in 16 is such a row. If no new keys come, rows stay.
 ///
 /// # Accuracy
 ///
