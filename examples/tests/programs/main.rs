@@ -44,6 +44,19 @@ fn login() {
     assert_eq!(program!("login").try_next(), "401 401 401 401 401 429 ");
 }
 
+#[test]
+fn mcp() {
+    let mut server = program!("mcp");
+    let answers = server.try_next();
+    let statuses: Vec<_> = answers.lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert_eq!(statuses, ["200", "200", "429"], "{answers}");
+    // A busy machine may take one of the two seconds.
+    let has_wait = [1, 2].iter().any(|wait| answers.contains(&format!(r#""retryAfter":{wait}}}"#)));
+    assert!(has_wait && !answers.contains(r#""id":null"#), "{answers}");
+    let answer = server.try_next();
+    assert!(answer.contains("a word") && answer.ends_with(" 200\n"), "{answer}");
+}
+
 #[cfg(feature = "redis")]
 #[test]
 fn machines() {

@@ -1,12 +1,21 @@
 // Runs the parts that are named, and prints a row for each client or check. Exits with 1 if one fails.
 //
-//     node run.mjs http://127.0.0.1:3000 http://127.0.0.1:3001 http fields grpc browser page admin
+//     node run.mjs http://127.0.0.1:3000 http://127.0.0.1:3001 http fields grpc mcp browser page admin
 //
-// The first address is the example `server`, the second the example `cors`.
+// The first address is the example `server`, the second the example `cors`. The variable MCP_SERVER has the address of the
+// example `mcp`.
 
 import { print } from "./measure.mjs";
 
-const PARTS = { http: "http_clients", fields: "fields", grpc: "grpc_clients", browser: "browser", page: "page", admin: "admin" };
+const PARTS = {
+  http: "http_clients",
+  fields: "fields",
+  grpc: "grpc_clients",
+  mcp: "mcp_client",
+  browser: "browser",
+  page: "page",
+  admin: "admin",
+};
 
 const [server, cors, ...parts] = process.argv.slice(2);
 let failed = false;
