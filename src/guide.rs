@@ -49,6 +49,7 @@ pages! {
     login
     look_ups
     machines
+    mcp
     misconfigured
     monitoring
     overage
