@@ -110,6 +110,7 @@ async fn authenticate(
     mut request: Request,
     next: Next,
 ) -> axum::response::Result<Response> {
+    // Behind a proxy: ClientIp, or all customers share these ten guesses.
     let address = PeerIp::new().extract(&RequestHead::from(&request)).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
     let guess = guesses.acquire(&address, 1).await.map_err(Box::<Rejection>::from)?;
     let guess = Rejection::unless_allowed("guesses", guess)?;

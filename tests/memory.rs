@@ -45,7 +45,7 @@ fn an_idle_table_has_no_resident_memory() {
 }
 
 fn new_keys_allocate_no_more() {
-    // With all rounds, ten million.
+    // With all rounds, eight million.
     let capacity = rounds(50_000, 500_000);
     let store = MemoryStore::with_capacity(capacity).with_clock(frozen());
     let limiter = RateLimiter::new(TokenBucket::new(Quota::per_hour(1)), store);

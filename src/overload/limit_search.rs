@@ -3,7 +3,7 @@
 //! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair
 //! of windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the
 //! server's capacity, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until they are
-//! evidence, by a *t*-test: a rise moves the base up, no rise moves it down. A second step in the same direction is
+//! evidence, by a test of twice the standard error: a rise moves the base up, no rise moves it down. A second step in the same direction is
 //! twice as wide, and a step back half as wide.
 //!
 //! No response time is measured. So the search cannot learn an incident as the normal response time, it does not drain
@@ -278,7 +278,7 @@ impl Evidence {
         self.squares += i128::from(difference) * i128::from(difference);
     }
 
-    /// The direction, if the mean is two standard errors from zero. With four pairs or more, since three that agree by
+    /// The direction, if the sum is at least twice the root of the sum of squares. With four pairs or more, since three that agree by
     /// chance are not rare.
     fn direction(&self) -> Option<Direction> {
         let sum = i128::from(self.sum);

@@ -15,8 +15,8 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// A request that finds its key idle departs at once; any other waits in line. A request is rejected **on arrival**: if
 /// [`max_queue`](Self::max_queue) requests of its key wait already, if its turn would come later than
 /// [`max_wait`](Self::max_wait), or if the queue has no room for another waiter ([`max_waiters`](Self::max_waiters)) or
-/// key ([`max_keys`](Self::max_keys)). The rejection carries the exact time after which a retry would be accepted. A
-/// request that waits already is rejected only if the queue gets [another quota](Self#another-quota), or [its
+/// key ([`max_keys`](Self::max_keys)). The rejection carries the time after which a retry is accepted if nothing else
+/// comes. A request that waits already is rejected only if the queue gets [another quota](Self#another-quota), or [its
 /// key](Self#quotas-of-the-keys-own) does.
 ///
 /// - Arrival order is departure order. No request overtakes a waiter, and keys do not delay one another.

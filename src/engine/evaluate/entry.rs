@@ -45,7 +45,7 @@ pub(super) enum Progress {
     /// Not charged yet, or the charge was refunded.
     #[default]
     Uncharged,
-    /// Charged, or rejected by a shadow.
+    /// Charged. Under a shadow also: rejected, counted, and let through.
     Charged,
     /// Passes without a charge, because its key is allowed by hand, or because its limiter fails and the policy fails
     /// open.
@@ -239,8 +239,7 @@ impl PolicyEntry {
         }
     }
 
-    /// Records an admission that is never refunded, because a peek has charged nothing, and a cost that was spent
-    /// already stays.
+    /// Records an admission that is never refunded: a `Peek` has charged nothing, and the units of `UpTo` are spent.
     #[cold]
     fn keep<D: Decide>(&mut self, policy: &Policy<D>) {
         self.is_preview = true;

@@ -67,8 +67,8 @@ impl RateLimitLayerBuilder {
         Ok(RateLimitLayer { state })
     }
 
-    /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, all responses
-    /// have `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that do not
+    /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, responses to which an advertised policy applied, with its key found, have
+    /// `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that do not
     /// advertise [terms](crate::limiter::Description::advertising), are not reported.
     ///
     /// Costs one allocation per response, and two more for its header map if that is empty.
@@ -93,7 +93,7 @@ impl RateLimitLayerBuilder {
     }
 
     /// Lengthens each rejection's wait by a uniformly random time up to `max`, so that clients that are rejected
-    /// together and retry as early as possible do not all retry at once. Unless set, waits are exact.
+    /// together and retry as early as possible do not all retry at once. Unless set, nothing is added.
     ///
     /// `Retry-After`, `X-Rate-Limited-For`, the rejection's text and the gRPC details are lengthened by the same time.
     /// They are never shortened, so a client that waits as advertised is still admitted. `RateLimit` keeps reporting

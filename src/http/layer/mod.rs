@@ -52,7 +52,7 @@ use crate::values::Backlog;
 ///
 /// - If a policy will never admit the request, or does not know when it will, both fields are absent.
 /// - Both are capped at 24.8 days, because clients' timers overflow beyond that.
-/// - With a policy on Redis, the wait covers the state that this process knows.
+/// - With a policy on a server, the wait covers the state that this process knows.
 /// - Charges [that may be refunded](Policy::charge_when) are assumed to be refunded.
 ///
 /// # Order of layers

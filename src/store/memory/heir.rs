@@ -59,7 +59,8 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         Some(inheritance.keeping_capacity(keeps_capacity).and_then(finish))
     }
 
-    /// Begins with the debts of a table in a snapshot. Returns whether it could.
+    /// Begins with the debts of a table in a snapshot. Fails if the limiter was in use before, or cannot inherit from
+    /// that table.
     pub(super) fn restore<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,

@@ -19,7 +19,7 @@
 //! | column | content |
 //! |---|---|
 //! | `now` | the server's clock, in nanoseconds |
-//! | `ahead` | by how much the clock was ahead that wrote the row: it was set back since |
+//! | `ahead` | by how far the clock that wrote the row was ahead of the present one, which was set back since |
 //! | `stays` | nothing is charged, and the row stays under its quota: a ban, a debt or an allowance is in force |
 //! | `corrected` | the number of the row, corrected if it is from the future |
 //! | `rolled_…` | the state as it counts now, under the quota of the row |

@@ -242,7 +242,7 @@ fn record(
     }
 }
 
-/// A waiting request: its number, when it arrived, and in the end its answer.
+/// A waiting request. Resolves to the index of its configuration, its arrival and its answer.
 type Waiting = Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>;
 
 /// A log that is being replayed against some configurations.
@@ -307,7 +307,8 @@ impl Session {
         if entry.nanos > self.now {
             self.advance(entry.nanos);
         } else if entry.nanos < self.now {
-            // Requests come in order, unless memory was short.
+            // The log reader sorts lines within a window. If memory for it was short, a line may come late. It is
+            // replayed at the present time, and counted.
             self.log.disorder.late.note(self.now - entry.nanos);
         }
         let arrival = Arrival { nanos: self.now, place };
