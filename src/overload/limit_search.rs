@@ -3,8 +3,8 @@
 //! While requests wait, the limit alternates between a *base* and the base plus a *step*, for a window each. Each pair
 //! of windows tells whether **throughput** rose with the limit: by how much of the step's proportion. Up to the
 //! server's capacity, throughput is in proportion to the limit; beyond, it stays. The pairs are added up until they are
-//! evidence, by a test of twice the standard error: a rise moves the base up, no rise moves it down. A second step in the same direction is
-//! twice as wide, and a step back half as wide.
+//! evidence, by a test of twice the standard error: a rise moves the base up, no rise moves it down. A second step in
+//! the same direction is twice as wide, and a step back half as wide.
 //!
 //! No response time is measured. So the search cannot learn an incident as the normal response time, it does not drain
 //! the server to measure one, and a slow route or a fast health check counts as any other request does. Requests that

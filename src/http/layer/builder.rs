@@ -67,7 +67,8 @@ impl RateLimitLayerBuilder {
         Ok(RateLimitLayer { state })
     }
 
-    /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, responses to which an advertised policy applied, with its key found, have
+    /// Sets the fields that report the remaining quota, and the responses that have them. Unless set, responses to
+    /// which an advertised policy applied, with its key found, have
     /// `RateLimit-Policy` and `RateLimit`: see [`RateLimitFields::draft11`]. Shadows, and limiters that do not
     /// advertise [terms](crate::limiter::Description::advertising), are not reported.
     ///
