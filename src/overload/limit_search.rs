@@ -278,8 +278,8 @@ impl Evidence {
         self.squares += i128::from(difference) * i128::from(difference);
     }
 
-    /// The direction, if the sum is at least twice the root of the sum of squares. With four pairs or more, since three that agree by
-    /// chance are not rare.
+    /// The direction, if the sum is at least twice the root of the sum of squares. With four pairs or more, since three
+    /// that agree by chance are not rare.
     fn direction(&self) -> Option<Direction> {
         let sum = i128::from(self.sum);
         if self.pairs < 4 || sum * sum < 4 * self.squares {
