@@ -34,6 +34,8 @@ fn pages_begin_with_programs() {
     for (name, text) in &pages {
         let first_program = text.lines().position(|line| line.contains("```"));
         assert!(first_program.is_some_and(|line| line < 15), "{name}: no program on the first screen");
+        let is_bullet = |line: &&str| line.starts_with("+ ");
+        assert_eq!(text.lines().find(is_bullet), None, "{name}: Markdown takes this line for a list item");
         let last = text.lines().rfind(|line| !line.starts_with('[') && !line.is_empty()).unwrap();
         assert!(last.starts_with("Next: "), "{name}: ends without the next page: {last}");
         let next = last.split("][guide/").nth(1).and_then(|link| link.split(']').next());
