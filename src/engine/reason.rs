@@ -37,8 +37,8 @@ pub(crate) struct Refusal {
     pub(crate) wait: Wait,
 }
 
-/// A rejection's wait. Among policies that all have to admit a request, the greatest counts, and among alternatives the
-/// least.
+/// A rejection's wait. Among policies that all have to admit a request, the longest counts, and among alternatives the
+/// shortest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Wait {
     /// An overloaded server's estimate. It does not lengthen a wait that is known.

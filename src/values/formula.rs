@@ -10,7 +10,7 @@
 ///
 /// A member that has room at one instant has room at each later one, if nothing is charged meanwhile. So it has room
 /// exactly from its wait on. An `All` has room from its parts' longest wait on, and an `Any` from the shortest on. By
-/// induction, `greatest` finds the wait for a tree. `verify/proofs/` has both steps.
+/// induction, `combine` finds the wait for a tree. `verify/proofs/` has both steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Formula {
@@ -27,9 +27,9 @@ pub enum Formula {
 #[allow(clippy::exhaustive_enums, reason = "each is matched")]
 pub enum Room {
     /// It has room, or may have.
-    Some,
+    Enough,
     /// It does not have room.
-    None,
+    Lacking,
     /// It has no say: an `All` does not need it, and an `Any` cannot choose it.
     NoSay,
 }
@@ -40,7 +40,7 @@ impl Formula {
         match self {
             Self::Member(member) => {
                 let room = room(*member);
-                if room == Room::Some {
+                if room == Room::Enough {
                     chosen.push(*member);
                 }
                 room
@@ -50,10 +50,10 @@ impl Formula {
                 let mut all = Room::NoSay;
                 for part in parts {
                     match part.choose(room, chosen) {
-                        Room::Some => all = Room::Some,
-                        Room::None => {
+                        Room::Enough => all = Room::Enough,
+                        Room::Lacking => {
                             chosen.truncate(before);
-                            return Room::None;
+                            return Room::Lacking;
                         }
                         Room::NoSay => {}
                     }
@@ -64,8 +64,8 @@ impl Formula {
                 let mut any = Room::NoSay;
                 for part in parts {
                     match part.choose(room, chosen) {
-                        Room::Some => return Room::Some,
-                        Room::None => any = Room::None,
+                        Room::Enough => return Room::Enough,
+                        Room::Lacking => any = Room::Lacking,
                         Room::NoSay => {}
                     }
                 }
@@ -86,11 +86,11 @@ impl Formula {
         let (parts, decisive) = match self {
             Self::Member(member) => {
                 let room = room(*member);
-                lacking.extend((room == Room::None).then_some(*member));
+                lacking.extend((room == Room::Lacking).then_some(*member));
                 return room;
             }
-            Self::All(parts) => (parts, Room::None),
-            Self::Any(parts) => (parts, Room::Some),
+            Self::All(parts) => (parts, Room::Lacking),
+            Self::Any(parts) => (parts, Room::Enough),
         };
         let mut whole = Room::NoSay;
         for part in parts {
@@ -99,20 +99,20 @@ impl Formula {
                 whole = room;
             }
         }
-        if whole != Room::None {
+        if whole != Room::Lacking {
             lacking.truncate(before);
         }
         whole
     }
 
-    /// Combines measures, such as waits: the greatest in an `All`, the least in an `Any`. A part without a say has
-    /// `None`, and does not count. Ties: the first member.
-    pub(crate) fn greatest<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
+    /// Combines the members' measures, such as waits: the longest of an `All`, the shortest of an `Any`. A member
+    /// without a say has the measure `None`, and does not count. Ties: first member.
+    pub(crate) fn combine<M: Ord>(&self, measure: &impl Fn(usize) -> Option<M>) -> Option<M> {
         match self {
             Self::Member(member) => measure(*member),
             // Reversed, because `max` keeps the last of several maxima.
-            Self::All(parts) => parts.iter().rev().filter_map(|part| part.greatest(measure)).max(),
-            Self::Any(parts) => parts.iter().filter_map(|part| part.greatest(measure)).min(),
+            Self::All(parts) => parts.iter().rev().filter_map(|part| part.combine(measure)).max(),
+            Self::Any(parts) => parts.iter().filter_map(|part| part.combine(measure)).min(),
         }
     }
 
@@ -157,8 +157,8 @@ impl Formula {
                 let mut ends_early = false;
                 for part in parts {
                     match part.rest(known) {
-                        Rest::Known(Room::None) => return Rest::Known(Room::None),
-                        Rest::Known(Room::Some) => all = Room::Some,
+                        Rest::Known(Room::Lacking) => return Rest::Known(Room::Lacking),
+                        Rest::Known(Room::Enough) => all = Room::Enough,
                         Rest::Known(Room::NoSay) => {}
                         Rest::Unknown => is_unknown = true,
                         Rest::Formula { formula, ends_early: ends } => {
@@ -179,7 +179,7 @@ impl Formula {
                 for part in parts {
                     match part.rest(known) {
                         Rest::Known(Room::NoSay) => {}
-                        Rest::Known(Room::None) => any = Room::None,
+                        Rest::Known(Room::Lacking) => any = Room::Lacking,
                         Rest::Formula { formula, ends_early: ends } => {
                             left.push(formula);
                             ends_early = ends;
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn rooms() -> impl Strategy<Value = Vec<Room>> {
-        prop::collection::vec(prop_oneof![Just(Room::Some), Just(Room::None), Just(Room::NoSay)], 32)
+        prop::collection::vec(prop_oneof![Just(Room::Enough), Just(Room::Lacking), Just(Room::NoSay)], 32)
     }
 
     /// The naive evaluator: whether the members with `has_room` suffice. Leaves members without a say out of the tree.
@@ -274,10 +274,15 @@ mod tests {
         fn chosen_members_suffice_and_are_necessary(formula in formula(), rooms in rooms()) {
             let mut chosen = Vec::new();
             let room = formula.choose(&|member| rooms[member], &mut chosen);
-            let holds = suffices(&formula, &rooms, &|member| rooms[member] == Room::Some);
-            prop_assert_eq!(room, match holds { Some(true) => Room::Some, Some(false) => Room::None, None => Room::NoSay });
-            prop_assert_eq!(room == Room::Some, !chosen.is_empty());
-            if room == Room::Some {
+            let holds = suffices(&formula, &rooms, &|member| rooms[member] == Room::Enough);
+            let expected = match holds {
+                Some(true) => Room::Enough,
+                Some(false) => Room::Lacking,
+                None => Room::NoSay,
+            };
+            prop_assert_eq!(room, expected);
+            prop_assert_eq!(room == Room::Enough, !chosen.is_empty());
+            if room == Room::Enough {
                 prop_assert_eq!(suffices(&formula, &rooms, &|member| chosen.contains(&member)), Some(true));
                 for left_out in &chosen {
                     let others = |member| member != *left_out && chosen.contains(&member);
@@ -291,18 +296,18 @@ mod tests {
         fn lacking_members_are_to_blame(formula in formula(), rooms in rooms()) {
             let mut lacking = Vec::new();
             formula.lacking(&|member| rooms[member], &mut lacking);
-            prop_assert!(lacking.iter().all(|member| rooms[*member] == Room::None));
-            let is_rejected = formula.room(&|member| rooms[member]) == Room::None;
+            prop_assert!(lacking.iter().all(|member| rooms[*member] == Room::Lacking));
+            let is_rejected = formula.room(&|member| rooms[member]) == Room::Lacking;
             prop_assert_eq!(is_rejected, !lacking.is_empty());
-            let cured = |member| rooms[member] == Room::Some || lacking.contains(&member);
+            let cured = |member| rooms[member] == Room::Enough || lacking.contains(&member);
             prop_assert_ne!(suffices(&formula, &rooms, &cured), Some(false));
         }
 
         /// Finds a tree's wait by trying each instant.
         #[test]
         fn room_begins_exactly_after_the_wait(formula in formula(), waits in prop::collection::vec(0_u8..10, 32)) {
-            let wait = formula.greatest(&|member| Some(waits[member])).unwrap();
-            let all = vec![Room::Some; 32];
+            let wait = formula.combine(&|member| Some(waits[member])).unwrap();
+            let all = vec![Room::Enough; 32];
             for instant in 0..12 {
                 let has_room = suffices(&formula, &all, &|member| waits[member] <= instant).unwrap();
                 prop_assert_eq!(has_room, instant >= wait);
@@ -325,11 +330,11 @@ mod tests {
                 Rest::Unknown => prop_assert!(false, "none is unknown"),
                 Rest::Formula { formula: rest, ends_early } => {
                     let mut of_rest = Vec::new();
-                    if rest.choose(&|member| rooms[member], &mut of_rest) == Room::Some {
+                    if rest.choose(&|member| rooms[member], &mut of_rest) == Room::Enough {
                         chosen.retain(|member| !is_known(*member));
                         prop_assert_eq!(of_rest, chosen);
                     } else if !ends_early {
-                        prop_assert_eq!(whole, Room::None);
+                        prop_assert_eq!(whole, Room::Lacking);
                     }
                 }
             }
@@ -346,25 +351,25 @@ mod tests {
         let asked = std::cell::Cell::new(0);
         let room = |_| {
             asked.set(asked.get() + 1);
-            Room::None
+            Room::Lacking
         };
         let mut lacking = Vec::new();
-        assert_eq!((deep.lacking(&room, &mut lacking), lacking.len(), asked.get()), (Room::None, 1_000, 1_000));
+        assert_eq!((deep.lacking(&room, &mut lacking), lacking.len(), asked.get()), (Room::Lacking, 1_000, 1_000));
     }
 
     #[test]
     fn waits_withstand_the_counterexamples() {
-        each("src/values/formula.rs: Formula::greatest", |case| {
+        each("src/values/formula.rs: Formula::combine", |case| {
             let measures = ["", "other_"].map(|part| {
                 let number = |name: &str| case.number::<u128>(&format!("{part}{name}"));
                 (number("kind"), number("wait"))
             });
-            let greatest = |formula: fn(Vec<Formula>) -> Formula| {
+            let combined = |formula: fn(Vec<Formula>) -> Formula| {
                 let members = [0, 1].map(Formula::Member).into();
-                formula(members).greatest(&|member| Some(measures[member])).unwrap()
+                formula(members).combine(&|member| Some(measures[member])).unwrap()
             };
-            let (all_kind, all_wait) = greatest(Formula::All);
-            let (any_kind, any_wait) = greatest(Formula::Any);
+            let (all_kind, all_wait) = combined(Formula::All);
+            let (any_kind, any_wait) = combined(Formula::Any);
             [("all_kind", all_kind), ("all_wait", all_wait), ("any_kind", any_kind), ("any_wait", any_wait)]
         });
     }

@@ -68,7 +68,7 @@ is_less_by_release = Or(
 )
 
 lemma(
-    f"{FILE}: Formula::greatest",
+    f"{FILE}: Formula::combine",
     "all have room exactly from the wait on; never, if one never has; it is unknown only if one is",
     inputs=inputs,
     given=given,
@@ -86,7 +86,7 @@ lemma(
     },
 )
 lemma(
-    f"{FILE}: Formula::greatest",
+    f"{FILE}: Formula::combine",
     "one of any has room from the wait on, and not before if all are known; never, if each never has; it is unknown "
     "only if one is, and none is known",
     inputs=inputs,

@@ -91,6 +91,7 @@ mod answers;
 mod body;
 mod call;
 mod guard;
+mod members;
 mod page;
 mod problem;
 #[cfg(feature = "axum")]

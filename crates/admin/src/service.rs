@@ -1,4 +1,4 @@
-//! The calls: their paths, and the action behind each.
+//! The service: it answers each call, and sends the page's files.
 
 use std::convert::Infallible;
 use std::future::{Future, ready};
@@ -6,15 +6,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body::Body;
 use serde_json::{Value, json};
 use tower_service::Service;
 
 use super::answers;
 use super::body::{AdminBody, read};
-use super::call::{Call, Units};
+use super::call::{Act, Adjustment, Call};
 use super::guard::{check_host, check_site, check_type};
+use super::members::{Members, Units};
 use super::problem::Problem;
 use super::{Admin, page};
 use tower_sluice::limiter::{Credit, Debit};
@@ -25,22 +26,6 @@ const API: &str = "/api/";
 
 /// A policy in force, with its layer's name and handle.
 type InForce<'a> = (&'a str, &'a dyn Operate, PolicyStatus);
-
-/// An action on a key.
-#[derive(Clone, Copy, Debug)]
-enum Act {
-    Reset,
-    Ban,
-    Allow,
-    Unban,
-}
-
-/// A change to a key's units.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Adjustment {
-    Credit,
-    Charge,
-}
 
 impl<B> Service<Request<B>> for Admin
 where
@@ -78,54 +63,24 @@ impl Admin {
     /// Carries out a call.
     async fn answer<B: Body>(&self, parts: &Parts, body: B) -> Result<Value, Problem> {
         check_site(parts)?;
-        let name = &parts.uri.path()[API.len()..];
-        let is_read = match name {
-            "policies" | "stores" | "exceptions" | "offenders" => true,
-            "key" | "reset" | "ban" | "allow" | "unban" | "credit" | "charge" => false,
-            _ => {
-                let all = "policies, stores, exceptions, offenders, key, reset, ban, allow, unban, credit and charge";
-                return Err(Problem::new(StatusCode::NOT_FOUND, format!("there is no such call; there are {all}")));
-            }
-        };
-        match (is_read, &parts.method) {
-            (true, &Method::GET | &Method::HEAD) | (false, &Method::POST) => {}
-            (true, _) => return Err(Problem::method_not_allowed("GET")),
-            (false, _) => return Err(Problem::method_not_allowed("POST")),
-        }
-        if is_read {
-            return self.read(name).await;
-        }
-        check_type(&parts.headers)?;
-        let call = Call::parse(&read(body).await?)?;
-        match name {
-            "reset" => self.act(call, Act::Reset).await,
-            "ban" => self.act(call, Act::Ban).await,
-            "allow" => self.act(call, Act::Allow).await,
-            "unban" => self.act(call, Act::Unban).await,
-            "credit" => self.adjust(call, Adjustment::Credit).await,
-            "charge" => self.adjust(call, Adjustment::Charge).await,
-            _ => self.key(call).await,
-        }
-    }
-
-    async fn read(&self, name: &str) -> Result<Value, Problem> {
-        let all = self.policies();
-        match name {
-            "policies" => {
-                let policies = all.iter().map(|(layer, _, status)| answers::policy(layer, status));
-                Ok(json!({ "policies": policies.collect::<Vec<_>>() }))
-            }
-            "stores" => Ok(answers::stores(all.iter().map(|(layer, _, status)| (*layer, status)))),
-            "exceptions" => Ok(json!({ "exceptions": exceptions(&all)? })),
-            _ => Ok(json!({ "offenders": offenders(&all).await? })),
+        let call = Call::parse(&parts.uri.path()[API.len()..])?;
+        call.check_method(&parts.method)?;
+        match call {
+            Call::Policies => Ok(json!({ "policies": policies(&self.policies()) })),
+            Call::Stores => Ok(stores(&self.policies())),
+            Call::Exceptions => Ok(json!({ "exceptions": exceptions(&self.policies())? })),
+            Call::Offenders => Ok(json!({ "offenders": offenders(&self.policies()).await? })),
+            Call::Key => self.key(members(parts, body).await?).await,
+            Call::Act(act) => self.act(members(parts, body).await?, act).await,
+            Call::Adjust(adjustment) => self.adjust(members(parts, body).await?, adjustment).await,
         }
     }
 
     /// Returns each policy's report on a key, or only those in one layer, or with one name.
-    async fn key(&self, mut call: Call) -> Result<Value, Problem> {
-        let key = call.text("key")?;
-        let (layer, policy) = (call.optional_text("layer")?, call.optional_text("policy")?);
-        call.end()?;
+    async fn key(&self, mut members: Members) -> Result<Value, Problem> {
+        let key = members.text("key")?;
+        let (layer, policy) = (members.optional_text("layer")?, members.optional_text("policy")?);
+        members.end()?;
         let mut answers = Vec::new();
         for (name, handle, status) in self.wanted(layer.as_deref(), policy.as_deref())? {
             let mut answer = answers::key(name, &status, handle.peek(status.name(), &key).await);
@@ -139,14 +94,14 @@ impl Admin {
     }
 
     /// Resets, bans, allows or unbans a key in one policy. Returns its state afterwards.
-    async fn act(&self, mut call: Call, act: Act) -> Result<Value, Problem> {
-        let (key, policy) = (call.text("key")?, call.text("policy")?);
-        let layer = call.optional_text("layer")?;
+    async fn act(&self, mut members: Members, act: Act) -> Result<Value, Problem> {
+        let (key, policy) = (members.text("key")?, members.text("policy")?);
+        let layer = members.optional_text("layer")?;
         let terms = match act {
-            Act::Ban | Act::Allow => Some(call.terms()?),
+            Act::Ban | Act::Allow => Some(members.terms()?),
             Act::Reset | Act::Unban => None,
         };
-        call.end()?;
+        members.end()?;
         let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
         if terms.is_some() && status.is_shadow() {
             let detail = format!(
@@ -169,11 +124,11 @@ impl Admin {
     }
 
     /// Credits or charges a key in one policy by hand. Returns its state afterwards.
-    async fn adjust(&self, mut call: Call, adjustment: Adjustment) -> Result<Value, Problem> {
-        let (key, policy) = (call.text("key")?, call.text("policy")?);
-        let layer = call.optional_text("layer")?;
-        let Units { units, reference, expires_in } = call.units(adjustment == Adjustment::Credit)?;
-        call.end()?;
+    async fn adjust(&self, mut members: Members, adjustment: Adjustment) -> Result<Value, Problem> {
+        let (key, policy) = (members.text("key")?, members.text("policy")?);
+        let layer = members.optional_text("layer")?;
+        let Units { units, reference, expires_in } = members.units(adjustment == Adjustment::Credit)?;
+        members.end()?;
         let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
         let done = match adjustment {
             Adjustment::Credit => {
@@ -225,6 +180,22 @@ impl Admin {
         }
         Ok(wanted)
     }
+}
+
+/// Reads the members of a call's body.
+async fn members<B: Body>(parts: &Parts, body: B) -> Result<Members, Problem> {
+    check_type(&parts.headers)?;
+    Members::parse(&read(body).await?)
+}
+
+/// Each policy's state.
+fn policies(all: &[InForce<'_>]) -> Vec<Value> {
+    all.iter().map(|(layer, _, status)| answers::policy(layer, status)).collect()
+}
+
+/// The stores that keep the policies' budgets.
+fn stores(all: &[InForce<'_>]) -> Value {
+    answers::stores(all.iter().map(|(layer, _, status)| (*layer, status)))
 }
 
 /// How many offenders are listed per policy.

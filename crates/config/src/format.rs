@@ -371,258 +371,342 @@ pub(crate) trait TableKeys {
 tables! {
     RawConfig, "" {
         client_ip: Option<Spanned<RawClientIp>> = TableKey::new(
-            KeyKind::Table("client-ip"), "", "How the client's address is found. Left out: it is the socket's peer.");
+            KeyKind::Table("client-ip"), "",
+            "How to find a client's address. If you leave this table out, it is the address of the connection's peer.");
         redis: Option<Spanned<RawRedis>> = TableKey::new(
-            KeyKind::Table("redis"), "", "The server that keeps all policies without `store = \"memory\"`.");
+            KeyKind::Table("redis"), "",
+            "The Redis server that keeps the budgets of policies, so that several processes share them. A policy with \
+             another `store` does not use it.");
         store: Option<Spanned<RawStores>> = TableKey::new(
             KeyKind::Map("stores"), "{ pg = { kind = \"postgres\", url = \"postgres://limits@127.0.0.1/limits\" } }",
-            "Further stores, which policies name: [store.NAME] with kind and what that kind needs. Left out: the kind is the \
-             name.").secret().aside();
+            "More stores for budgets, each in a table [store.NAME]. Its `kind` says which program keeps the budgets, \
+             and the other keys depend on the kind. If you leave `kind` out, it is NAME. A policy chooses a store by \
+             NAME.")
+            .secret().aside();
         snapshot: Option<Spanned<RawSnapshot>> = TableKey::new(
-            KeyKind::Table("snapshot"), "", "Budgets in memory, and bans, outlive a restart in this file.");
+            KeyKind::Table("snapshot"), "",
+            "A file that keeps the budgets in memory, and the bans, across a restart.");
         response: Option<Spanned<RawResponse>> = TableKey::new(
-            KeyKind::Table("response"), "", "The responses that clients get.");
+            KeyKind::Table("response"), "",
+            "What the responses to clients contain.");
         #[serde(default)]
         route: Vec<RawRoute> = TableKey::new(
-            KeyKind::Tables("route"), "", "At least one. All paths of a route share its policies and their budgets.")
+            KeyKind::Tables("route"), "",
+            "A group of paths that share their policies and budgets. A file has at least one route.")
             .schema("\"minItems\": 1");
     }
 
     #[derive(Clone, PartialEq)]
     RawClientIp, "client-ip" {
         source: Option<Spanned<String>> = text("\"x-forwarded-for\"",
-            "peer, x-forwarded-for, forwarded, or the name of a header with a single address, such as x-real-ip; in any case.")
+            "Where a client's address is: in the connection (peer), in the header x-forwarded-for or forwarded, or in \
+             another header that has a single address, such as x-real-ip. Upper and lower case do not matter.")
             .default("\"peer\"");
         trusted: Option<Spanned<Vec<String>>> = list("[\"10.0.0.0/8\"]",
-            "The networks of your proxies. The header of any other peer is ignored.")
+            "The networks of your proxies. If a request comes from any other peer, its header is ignored.")
             .schema("\"items\": { \"type\": \"string\" }");
         hops: Option<Spanned<i64>> = number(KeyKind::Number(1, 100), "1",
-            "How many proxies there are, instead of their networks or besides.");
+            "The number of your proxies in front of this server. Write it instead of `trusted` or in addition to it.");
         ipv6_prefix: Option<Spanned<i64>> = number(KeyKind::Number(32, 128), "64",
-            "IPv6 addresses that share a prefix of this length are one client.").default("64");
+            "The length of an IPv6 prefix, in bits. All addresses with the same prefix count as one client.")
+            .default("64");
     }
 
     #[derive(Clone, PartialEq)]
     RawRedis, "redis" {
         url: Spanned<OneOrMany> = texts("\"redis://127.0.0.1:6379\"",
-            "An address, or a list: some nodes of a cluster, or the sentinels of a master.").secret();
-        master: Option<String> = text("\"main\"", "The name by which the sentinels know it.").secret().aside();
-        timeout: Option<Spanned<String>> = time("\"50ms\"", "For a whole decision.").default("\"50ms\"");
-        prefix: Option<Spanned<String>> = text("\"sluice\"", "The start of all key names.").default("\"sluice\"")
+            "The address of the server. For a cluster, write a list of some of its nodes. For a master with sentinels, \
+             write a list of the sentinels.").secret();
+        master: Option<String> = text("\"main\"",
+            "For a list of sentinels: the name that they have for the master.")
+            .secret().aside();
+        timeout: Option<Spanned<String>> = time("\"50ms\"",
+            "The longest time for a decision on the server. After this time, `on-failure` decides.")
+            .default("\"50ms\"");
+        prefix: Option<Spanned<String>> = text("\"sluice\"",
+            "The text that all key names on the server begin with.")
+            .default("\"sluice\"")
             .schema("\"pattern\": \"^[^{}]*$\"");
         secret: Option<String> = text("\"...\"",
-            "The secret of the hashes that stand for clients on the server. The same in all processes that share budgets.")
+            "A secret text that goes into the hashes by which the server knows clients. All processes that share \
+             budgets need the same secret.")
             .secret().aside();
     }
 
     #[derive(Clone, PartialEq)]
     RawSnapshot, "snapshot" {
         path: Spanned<String> = text("\"/var/lib/server/limits.snapshot\"",
-            "The file, for one process alone. Its owner alone may read it, and the folder must be there.")
+            "The path of the file. Its folder must exist. Each process needs its own file. Only the file's owner can \
+             read it.")
             .schema("\"minLength\": 1");
         every: Option<Spanned<String>> = time("\"10s\"",
-            "How often it is written, from 100ms on; and once more when the server stops.").default("\"10s\"");
+            "The time between two writes, 100ms or more. The file is also written when the server stops.")
+            .default("\"10s\"");
     }
 
     #[derive(Clone, Debug, PartialEq)]
     RawResponse, "response" {
         fields: Option<NamedValue<RateLimitFields>> = word::<RateLimitFields>("\"draft-11\"",
-            "The syntax of the `RateLimit` fields.").default("\"draft-11\"");
+            "The draft that the `RateLimit` fields follow. With none, responses do not have these fields.")
+            .default("\"draft-11\"");
         x_ratelimit: Option<NamedValue<Option<ResetForm>>> = word::<Option<ResetForm>>("\"epoch-seconds\"",
-            "The form of `X-RateLimit-Reset`, if the `X-RateLimit` fields are sent.").default("\"none\"");
+            "Adds the `X-RateLimit` fields, and says how `X-RateLimit-Reset` states a time: in seconds since 1970 \
+             (epoch-seconds) or in seconds from now (delta-seconds). With none, responses do not have these fields.")
+            .default("\"none\"");
         advertise: Option<Spanned<String>> = text("\"always\"",
-            "Which responses carry these fields: always (all), rejected (rejections), never (none), or those with less than a \
-             share left, such as below-20%.").default("\"always\"")
+            "Which responses have these fields: all (always), only rejections (rejected), none (never), or only those \
+             to clients with less than a share of their limit left, such as below-20%.").default("\"always\"")
             .schema("\"pattern\": \"^(always|rejected|never|below-0*(100|[1-9]?[0-9])%)$\"");
         rejection_format: Option<NamedValue<RejectionFormat>> = word::<RejectionFormat>("\"problem\"",
-            "The body of a rejection.").default("\"problem\"");
+            "The body of a rejection: problem details in JSON (problem), plain text (text), or nothing (empty).")
+            .default("\"problem\"");
         grpc_status: Option<NamedValue<GrpcStatus>> = word::<GrpcStatus>("\"unavailable\"",
-            "The status of a rejection for gRPC clients.").default("\"resource-exhausted\"");
+            "The gRPC status of a rejection.")
+            .default("\"resource-exhausted\"");
         retry_jitter: Option<Spanned<String>> = time("\"5s\"",
-            "The longest random time that is added to advertised waits, so that clients do not come back together.")
+            "The longest random time that is added to the wait in a rejection, so that clients who were rejected \
+             together do not come back together.")
             .default("\"0s\"");
     }
 
     RawRoute, "route" {
-        path: Spanned<OneOrMany> = texts("\"/api\"", "Matches exactly, but for whole segments such as {name}, and {*name} at the end for any number of them.");
+        path: Spanned<OneOrMany> = texts("\"/api\"",
+            "A path, or a list of paths, which match exactly. A segment {name} matches any one segment. {*name} at the \
+             end matches any number of segments.");
         path_ignores: Option<Spanned<Vec<String>>> = list("[\"case\", \"trailing-slash\", \"parameters\"]",
-            "sluice: what the app behind the proxy does not distinguish, so that /Export, /export/ and /export;x are \
-             /export. A program that reads this file has a router of its own.").aside()
+            "For the program `sluice` only: the differences between paths that the app behind the proxy ignores. With \
+             all three, /Export, /export/ and /export;x are limited like /export. A program that reads this file has \
+             its own router.").aside()
             .schema("\"items\": { \"enum\": [\"case\", \"trailing-slash\", \"parameters\"] }");
         response: Option<Spanned<RawResponse>> = inline("response", "{ advertise = \"never\" }",
-            "Any keys of [response], for this route; the others are as there.");
+            "Keys of [response] with other values for this route. Keys that you leave out keep the values from there.");
         exempt_preflights: Option<Spanned<RawBudget>> = inline("exempt-preflights", "{ limit = 50, per = \"1s\" }",
-            "A separate budget for CORS preflights. Left out: all count.");
+            "A separate budget for CORS preflights. If you leave it out, preflights count like other requests.");
         exempt: Option<Spanned<RawExempt>> = inline("exempt", "{ networks = [\"10.0.0.0/8\"] }",
-            "Requests that no policy of the route charges: as in a policy.");
+            "Requests that no policy of this route charges. The keys are those of [route.policy.exempt].");
         alternatives: Option<Spanned<Vec<Spanned<OneOrMany>>>> = TableKey::new(KeyKind::List,
             "[\"included\", [\"pool\", \"share-of-pool\"]]",
-            "Names of policies of the route, or lists of them: the first that have room are charged, and the others are not. \
-             The other policies of the route have to admit a request in any case.")
+            "Names of policies of this route that can replace each other. They are tried in this order, and only the \
+             first one with room is charged. A list in the list is one alternative whose policies must all have room. \
+             The route's other policies must admit a request in any case.")
             .aside().schema("\"minItems\": 2, \"items\": { \"$ref\": \"#/$defs/one-or-many\" }");
         #[serde(default)]
         policy: Vec<RawPolicy> = TableKey::new(
-            KeyKind::Tables("policy"), "", "A limit. A route without one is not limited.");
+            KeyKind::Tables("policy"), "",
+            "A limit. If a route does not have a policy, it is not limited.");
     }
 
     RawPolicy, "policy" {
-        name: Spanned<String> = text("\"per-client\"", "The name in response fields and metrics: 64 bytes at most.")
+        name: Spanned<String> = text("\"per-client\"",
+            "The name of the policy in response fields and metrics, at most 64 bytes long.")
             .schema("\"maxLength\": 64, \"pattern\": \"^[A-Za-z*][A-Za-z0-9!#$%&'*+.^_`|~:/-]*$\"");
-        algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"", "How requests are counted.");
+        algorithm: NamedValue<AlgorithmName> = word::<AlgorithmName>("\"token-bucket\"",
+            "The algorithm that decides on requests.");
         limit: Option<Spanned<i64>> = number(UNITS, "10",
-            "Units per period; of concurrency, units in flight at once, of which there are 2147483647 at most in memory. Not \
-             for overload, which finds its limit itself, and balance, whose keys have what is credited to them.");
+            "The number of units per period, such as 10 requests per second. For concurrency, it is the number of \
+             units in flight at the same time, at most 2147483647 in memory. Leave it out for overload, which finds \
+             its limit itself, and for balance, where a key has the units that you credit to it.");
         per: Option<Spanned<String>> = time("\"1s\"",
-            "The period: a time such as 250ms, 1s, 1m, 1h or 1day, or for fixed-window also day, week or month of the \
-             calendar. Not for concurrency, overload and balance.")
+            "The period of the limit: a time such as 250ms, 1s, 1m, 1h or 1day. For fixed-window, it may also be a \
+             day, week or month of the calendar. Leave it out for concurrency, overload and balance.")
             .schema("\"examples\": [\"250ms\", \"1s\", \"1m\", \"1h\", \"1day\", \"day\", \"week\", \"month\"]");
         zone: Option<Spanned<String>> = text("\"Europe/Berlin\"",
-            "per = day, week or month: the time zone, by its IANA name.").default("\"UTC\"").aside();
+            "With per = day, week or month: the time zone, by its IANA name.")
+            .default("\"UTC\"").aside();
         anchor: Option<Spanned<i64>> = number(KeyKind::Number(1, 31), "17",
-            "per = month: the day on which months begin; in shorter months, their last day.").default("1").aside();
+            "With per = month: the day of the month on which the period begins. In a shorter month, that is the last \
+             day.")
+            .default("1").aside();
         week_start: Option<Spanned<NamedValue<Weekday>>> = word::<Weekday>("\"sunday\"",
-            "per = week: the day on which weeks begin.").default("\"monday\"").aside();
+            "With per = week: the day on which the period begins.")
+            .default("\"monday\"").aside();
         burst: Option<Spanned<i64>> = number(UNITS, "20",
-            "Units at once; not for windows. Left out: the limit, or 1 for leaky-queue.");
+            "The number of units that a key can use at once. Only for token-bucket, leaky-bucket, leaky-queue and \
+             slow-down. If you leave it out, it is the limit, or 1 for leaky-queue.");
         max_queue: Option<Spanned<i64>> = number(KeyKind::Number(0, u32::MAX as u64), "50",
-            "leaky-queue and concurrency: the most requests of a key that wait; of concurrency on a server, in each process. \
-             overload: of all keys. Left out: leaky-queue, the limit; concurrency, 0; overload, 1024.").aside();
+            "The most requests that wait at the same time. For leaky-queue and concurrency, that is per key (for \
+             concurrency on a server, per key in each process). For overload, it is for all keys together. If you \
+             leave it out, it is the limit for leaky-queue, 0 for concurrency, and 1024 for overload.").aside();
         max_wait: Option<Spanned<String>> = time("\"5s\"",
-            "leaky-queue: requests that would wait longer are rejected. concurrency and overload: those that have waited so \
-             long. Left out: 30s, or 500ms for overload.").aside();
+            "The longest wait in the queue. leaky-queue rejects a request at once if its wait would be longer. \
+             concurrency and overload reject a request when it has waited for this time. If you leave it out, it is \
+             30s, or 500ms for overload.").aside();
         free: Option<Spanned<i64>> = number(KeyKind::Number(0, Quota::MAX_UNITS), "50",
-            "slow-down: units of a key that are not delayed. Left out: half of the burst.").aside();
+            "For slow-down: the number of units that a key can use without a delay. If you leave it out, it is half of \
+             the burst.")
+            .aside();
         step: Option<Spanned<String>> = time("\"200ms\"",
-            "slow-down: by how much each further unit lengthens the delay.").default("\"1s\"").aside();
-        max_delay: Option<Spanned<String>> = time("\"10s\"", "slow-down: the longest delay.").default("\"30s\"").aside();
+            "For slow-down: the time that each further unit adds to the delay.")
+            .default("\"1s\"").aside();
+        max_delay: Option<Spanned<String>> = time("\"10s\"",
+            "For slow-down: the longest delay of a request.")
+            .default("\"30s\"").aside();
         limits: Option<Spanned<Vec<i64>>> = list("[2, 1024]",
-            "overload: the lowest and the highest limit of units in flight that it may find, for the route.").aside()
+            "For overload: the lowest and the highest limit that it may find for the route, in units in flight.")
+            .aside()
             .schema("\"minItems\": 2, \"maxItems\": 2, \"items\": { \"type\": \"integer\", \"minimum\": 1, \"maximum\": 2147483647 }, \"default\": [2, 1024]");
         starting_at: Option<Spanned<i64>> = number(KeyKind::Number(1, MOST_IN_FLIGHT), "20",
-            "overload: the limit at first.").default("20").aside();
+            "For overload: the limit until it has found another one, in units in flight.")
+            .default("20").aside();
         queue_target: Option<Spanned<String>> = time("\"20ms\"",
-            "overload: the server counts as overloaded if there is always a request that has waited for so long.")
+            "For overload: a wait that is too long. If at every instant some request has waited for this time, the \
+             server counts as overloaded.")
             .default("\"20ms\"").aside();
         priority: Option<RawPriority> = inline("priority",
             "{ by = \"header:x-plan\", classes = { gold = \"high\", free = \"low\" }, default = \"normal\" }",
-            "overload: the class of a request. Higher classes are served first, and lower ones rejected first.");
+            "For overload: the class of a request. Requests in higher classes are served first, and those in lower \
+             classes are rejected first.");
         weight: Option<RawWeight> = inline("weight",
             "{ by = \"header:x-plan\", weights = { gold = 10 }, default = 1 }",
-            "overload: the weight of the key of a request. Of those that wait, a key of weight 10 is served ten times as much.");
+            "For overload: the weight of a request's key. Among waiting requests, a key of weight 10 is served ten \
+             times as much as a key of weight 1.");
         plans: Option<Spanned<RawPlans>> = inline("plans",
             "{ by = \"header:x-plan\", limits = { gold = { limit = 1000, burst = 50 }, free = { limit = 10 } } }",
-            "Limits over time and concurrency: keys with some plans have a limit of their own, per the policy's period, and all \
-             others have the policy's. No plan that clients may choose: the proxy or app in front sets the header, and removes \
+            "Limits of their own for keys on some plans, per the policy's period. All other keys have the policy's \
+             limit. Clients must not choose their plan, so let the proxy or app in front set the header, and remove \
              one that a client sends. Not for slow-down, overload and balance.");
         max_keys: Option<Spanned<i64>> = number(COUNT, "65536",
-            "In memory: how many keys are kept. leaky-queue, slow-down: the most keys with a queue of their own at a time. \
-             concurrency: with requests in flight. balance: with a balance. Not for overload. Left out: 65536, or 1048576 for \
-             balance.").aside();
+            "The most keys that are kept in memory. For leaky-queue and slow-down, it counts keys with a queue of \
+             their own; for concurrency, keys with requests in flight; for balance, keys with a balance. Not for \
+             overload. If you leave it out, it is 65536, or 1048576 for balance.").aside();
         lease: Option<Spanned<String>> = time("\"10s\"",
-            "concurrency on a server: the units of a process that dies are free after this time, from 1s to 1h. Kept until a \
-             restart.").default("\"10s\"").aside();
+            "For concurrency on a server: the time after which the units of a process that has died are free again, \
+             from 1s to 1h. A new value counts from the next restart on.").default("\"10s\"").aside();
         when_full: Option<Spanned<NamedValue<WhenFull>>> = word::<WhenFull>("\"overflow\"",
-            "leaky-queue in memory, slow-down: how requests of further keys are handled.").default("\"reject\"").aside();
+            "For leaky-queue in memory and slow-down: what happens to requests with a new key when max-keys keys have \
+             queues. They are rejected (reject), share the queues of further keys (overflow), or take the place of the \
+             key that owes least (evict-least).").default("\"reject\"").aside();
         staggered: Option<Spanned<bool>> = flag(
-            "fixed-window, sliding-window in memory: the windows of each key begin at another instant.").aside();
+            "For fixed-window and sliding-window in memory: each key's windows begin at a different instant, so that \
+             not all clients come back at once.").aside();
         key: Option<Spanned<OneOrMany>> = texts("\"client-ip\"",
-            "What has a budget of its own: global, client-ip, header:NAME, cookie:NAME, query:NAME, user, path, method, or a list of these.")
+            "What has its own budget: everything together (global), each client-ip, each value of header:NAME, \
+             cookie:NAME or query:NAME, each user, each path or each method. In a list, each combination of its parts \
+             has a budget.")
             .default("\"global\"");
-        cost: Option<Spanned<i64>> = number(UNITS, "1", "The units that a request costs.").default("1");
+        cost: Option<Spanned<i64>> = number(UNITS, "1", "The number of units that a request costs.").default("1");
         suspended: Option<Spanned<bool>> = flag(
-            "Reject every request with 403, and charge none, until this is removed. What keys have used stays.").aside();
-        shadow: Option<bool> = flag("Count and report, but reject no request.").aside();
+            "Rejects every request with 403 and charges nothing. When you remove it, keys continue with what they have \
+             used.")
+            .aside();
+        shadow: Option<bool> = flag(
+            "Tries the policy: it counts and reports requests, but does not reject any.")
+            .aside();
         store: Option<Spanned<String>> = text("\"memory\"",
-            "Where the budgets are: memory, redis, or the name of a [store.NAME]. Left out: the only store, or memory if \
-             there is none; with several, none may be left out. slow-down and overload are in memory.");
+            "Where the budgets are: memory, redis, or the NAME of a [store.NAME]. If you leave it out, it is the only \
+             store in the file, or memory if there is none. If the file has several stores, you must write it. \
+             slow-down and overload are always in memory.");
         on_failure: Option<NamedValue<FailureMode>> = word::<FailureMode>("\"reject\"",
-            "How requests are decided while the store fails: by limits of this process, or all allowed, or all rejected.")
+            "How to decide on requests while the store fails: by limits in this process (local-fallback), admit all \
+             (allow), or reject all (reject).")
             .default("\"local-fallback\"");
         on_missing_key: Option<NamedValue<MissingKey>> = word::<MissingKey>("\"skip\"",
-            "How requests without a key are handled.").default("\"reject\"");
+            "What happens to requests without a key: they are rejected (reject), this policy does not apply to them \
+             (skip), or they share one budget (share).").default("\"reject\"");
         status: Option<Spanned<i64>> = number(KeyKind::Number(400, 599), "429",
-            "The status of a rejection. Left out: 429, or 503 if clients share the key.");
+            "The HTTP status of a rejection. If you leave it out, it is 429, or 503 if clients share the key.");
         charge_when: Option<Spanned<Vec<i64>>> = list("[401, 403]",
-            "Count only requests whose response has one of these statuses. Left out: count all.").aside()
+            "Charges only requests whose response has one of these statuses, such as failed logins. If you leave it \
+             out, all requests are charged.").aside()
             .schema("\"minItems\": 1, \"items\": { \"type\": \"integer\", \"minimum\": 200, \"maximum\": 599 }");
         settle_by: Option<Spanned<NamedValue<SettleBy>>> = word::<SettleBy>("\"handler\"",
-            "What is charged in the end: what the handler reports, or the bytes of the response. Left out: the cost.").aside();
+            "What a request costs in the end: what its handler reports (handler), or the bytes of its response \
+             (content-bytes). If you leave it out, it is the `cost`.").aside();
         owe_shortfalls: Option<Spanned<bool>> = flag(
-            "With settle-by: what a request costs beyond its charge, where no units are left, is owed and not forgiven. Time \
-             pays it at the rate of the limit, and the requests of the key are rejected until they fit.").aside();
+            "With settle-by: if a request costs more in the end than its key has units left, the key owes the \
+             difference. The debt is paid over time, at the limit's rate, and the key's requests are rejected until \
+             they fit. With false, the difference is forgiven.").aside();
         release_at: Option<Spanned<NamedValue<ReleaseAt>>> = word::<ReleaseAt>("\"head\"",
-            "concurrency: when a request is over, at the head of its response or at the end of the body.")
+            "For concurrency: when a request stops counting as in flight: at the head of its response (head), or at \
+             the end of the body (body).")
             .default("\"body\"").aside();
         penalty: Option<RawPenalty> = inline("penalty",
             "{ rejections = 30, per = \"1m\", ban = \"10m\", factor = 2, up-to = \"1day\", forgetting-after = \"7days\" }",
-            "Bans a key that retries too early, and is rejected, more often than this. Needs a key that clients do not share. \
-             The last three may be left out: all bans are then equally long.");
+            "Bans a key that keeps retrying too early: for the time `ban`, if more than `rejections` of its early \
+             retries were rejected within the time `per`. With the last three keys, which you may leave out, each \
+             further ban is longer. Needs a key that clients do not share.");
         charge_once: Option<RawChargeOnce> = inline("charge-once",
             "{ header = \"idempotency-key\", within = \"24h\", free-retries = 3 }",
-            "Charges a request and its retries once, by an idempotency key. A client can have up to 1 + free-retries times \
-             the limit. In memory also max-keys: how many requests are remembered at a time.");
+            "Charges a request and its retries only once, if they have the same idempotency key. A client can then \
+             have up to 1 + free-retries times the limit. In memory, you may add max-keys, the number of requests that \
+             are remembered at a time.");
         track_offenders: Option<NamedValue<ShownForm>> = word::<ShownForm>("\"hash\"",
-            "Track the keys that are rejected most, and show them to operators in this form: 16 digits of a SHA-256, the \
-             first 6 characters, or the whole key. Left out: track none.").aside();
+            "Tracks the keys that are rejected most, and shows operators each key as 16 digits of a SHA-256 (hash), as \
+             its first 6 characters (prefix), or as it is (whole). If you leave it out, no keys are tracked.").aside();
         warn_at: Option<Spanned<Vec<f64>>> = list("[0.8, 0.95]",
-            "Log and count when the use of a key passes one of these shares of its limit, once per window. Above 0, and at \
-             most 1. Left out: none.").aside()
+            "Logs and counts when a key has used one of these shares of its limit, once per window. A share is above 0 \
+             and at most 1, such as 0.8 for 80 %. If you leave it out, nothing is logged.").aside()
             .schema("\"minItems\": 1, \"items\": { \"type\": \"number\", \"exclusiveMinimum\": 0, \"maximum\": 1 }");
         exempt: Option<Spanned<RawExempt>> = TableKey::new(KeyKind::Inline("exempt"), "{ networks = [\"10.0.0.0/8\"] }",
-            "Requests that are not charged, and count as skipped: those that meet any of these.");
+            "Requests that this policy does not charge, and counts as skipped. A request is exempt if it matches any \
+             of these keys.");
     }
 
     RawPriority, "priority" {
         by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
-            "What the class depends on, in the words of `key`. Nothing that clients may choose: all would choose the highest.");
+            "What the class depends on, in the words of the policy's `key`. Clients must not choose it, because all \
+             would choose the highest class.");
         classes: Spanned<BTreeMap<String, NamedValue<Priority>>> = TableKey::new(KeyKind::Map("classes"),
-            "{ gold = \"high\", free = \"low\" }", "low, normal, high or critical for some values of it.");
+            "{ gold = \"high\", free = \"low\" }",
+            "The classes of some of its values: low, normal, high or critical.");
         default: Option<NamedValue<Priority>> = word::<Priority>("\"normal\"",
-            "The class of all other requests.").default("\"normal\"");
+            "The class of all other requests.")
+            .default("\"normal\"");
     }
 
     RawWeight, "weight" {
         by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
-            "What the weight depends on, in the words of `key`. Nothing that clients may choose.");
+            "What the weight depends on, in the words of the policy's `key`. Clients must not choose it.");
         weights: Spanned<BTreeMap<String, Spanned<i64>>> = TableKey::new(KeyKind::Map("weights"),
-            "{ gold = 10 }", "Weights for some values of it.");
+            "{ gold = 10 }",
+            "The weights of some of its values.");
         default: Option<Spanned<i64>> = number(COUNT, "1", "The weight of all other requests.").default("1");
     }
 
     RawPlans, "plans" {
         by: Spanned<OneOrMany> = texts("\"header:x-plan\"",
-            "What the plan depends on, in the words of `key`. Nothing that clients may choose: all would choose the highest \
-             limit. All requests of a key need the same plan.");
+            "What the plan depends on, in the words of the policy's `key`. Clients must not choose it, because all \
+             would choose the highest limit. All requests of a key must have the same plan.");
         limits: Spanned<BTreeMap<String, RawPlan>> = TableKey::new(KeyKind::MapOf("plan"),
             "{ gold = { limit = 1000, burst = 50 }, free = { limit = 10 } }",
-            "Limits for some values of it, per the policy's own period. All other requests have the policy's limit.")
+            "The limits of some of its values, per the policy's period. All other requests have the policy's limit.")
             .schema("\"minProperties\": 1");
     }
 
     RawPlan, "plan" {
-        limit: Spanned<i64> = number(UNITS, "1000", "Units per period; of concurrency, units in flight at once.");
+        limit: Spanned<i64> = number(UNITS, "1000",
+            "The number of units per period. For concurrency, it is the number of units in flight at the same time.");
         burst: Option<Spanned<i64>> = number(UNITS, "50",
-            "Units at once; not for windows and concurrency. Left out: the limit, or 1 for leaky-queue.");
+            "The number of units that a key can use at once. Only for token-bucket, leaky-bucket and leaky-queue. If \
+             you leave it out, it is the limit, or 1 for leaky-queue.");
     }
 
     RawPenalty, "penalty" {
-        rejections: Spanned<i64> = number(COUNT, "30", "So many rejections of one key");
-        per: Spanned<String> = time("\"1m\"", "in this time ban it");
-        ban: Spanned<String> = time("\"10m\"", "for this time.");
+        rejections: Spanned<i64> = number(COUNT, "30",
+            "The number of early retries of a key that are only rejected, within the time `per`. The next one bans the \
+             key.");
+        per: Spanned<String> = time("\"1m\"", "The time in which early retries are counted.");
+        ban: Spanned<String> = time("\"10m\"",
+            "The length of a ban. With `factor`, it is the length of the first ban.");
         factor: Option<Spanned<i64>> = number(KeyKind::Number(2, 1_000), "2",
-            "Each further ban is so many times as long, up to up-to. Left out: all are equal.");
-        up_to: Option<Spanned<String>> = time("\"1day\"", "With factor: the longest ban.");
+            "Each further ban of a key is this many times as long as the one before, and at most `up-to`. If you leave \
+             it out, all bans are equally long.");
+        up_to: Option<Spanned<String>> = time("\"1day\"", "The longest ban. It is needed with `factor`.");
         forgetting_after: Option<Spanned<String>> = time("\"7days\"",
-            "With factor: the bans of a key are forgotten if it was not banned for so long. Left out: up-to.");
+            "With `factor`: if a key was not banned for this time, its bans are forgotten, and its next ban is as long \
+             as the first. If you leave it out, the time is `up-to`.");
     }
 
     RawChargeOnce, "charge-once" {
-        header: Spanned<String> = text("\"idempotency-key\"", "The header with the idempotency key.");
-        within: Spanned<String> = time("\"24h\"", "For how long retries are free, from the end of the response on.");
-        free_retries: Spanned<i64> = number(COUNT, "3", "How many retries of a request are free.");
+        header: Spanned<String> = text("\"idempotency-key\"", "The request header that has the idempotency key.");
+        within: Spanned<String> = time("\"24h\"",
+            "For how long retries are free, counted from the end of the response.");
+        free_retries: Spanned<i64> = number(COUNT, "3", "The number of free retries of a request.");
         // The most take some 50 GiB.
         max_keys: Option<Spanned<i64>> = number(KeyKind::Number(1, 1_000_000_000), "65536",
-            "How many requests are remembered at a time, in memory. For a policy on a server, leave it out.").default("65536");
+            "The number of requests that are remembered at a time, in memory. Leave it out if the policy is on a \
+             server.")
+            .default("65536");
     }
 
     RawExempt, "exempt" {
@@ -630,18 +714,20 @@ tables! {
             "Networks or addresses of clients, as [client-ip] finds them.")
             .schema("\"minItems\": 1, \"items\": { \"type\": \"string\" }");
         headers: Option<Spanned<RawHeaders>> = TableKey::new(KeyKind::Map("headers"), "{ x-internal = \"a long random text\" }",
-            "Headers and their exact values, which are secrets: one each, or a list of which one suffices. Do not commit the \
-             file with them.").secret();
+            "Headers with their exact values: one value, or a list of values of which one is enough. The values are \
+             secrets, so do not commit the file with them.").secret();
         paths: Option<Spanned<Vec<String>>> = list("[\"/healthz\", \"/assets/*\"]",
-            "Paths exactly as they are sent, or /assets/* for all below /assets/, without `..`, `//` and `%`.")
+            "Paths, exactly as clients send them. /assets/* stands for all paths below /assets/ that do not contain \
+             `..`, `//` or `%`.")
             .schema("\"minItems\": 1, \"items\": { \"type\": \"string\", \"pattern\": \"^/[^*?#]*(/\\\\*)?$\" }");
     }
 
     #[derive(Clone, Debug, PartialEq)]
     RawBudget, "exempt-preflights" {
-        limit: Spanned<i64> = number(UNITS, "50", "Preflights per period.");
-        per: Spanned<String> = time("\"1s\"", "The period.");
-        burst: Option<Spanned<i64>> = number(UNITS, "100", "Preflights at once. Left out: the limit.");
+        limit: Spanned<i64> = number(UNITS, "50", "The number of preflights per period.");
+        per: Spanned<String> = time("\"1s\"", "The period of this limit.");
+        burst: Option<Spanned<i64>> = number(UNITS, "100",
+            "The number of preflights at once. If you leave it out, it is the limit.");
     }
 }
 

@@ -55,9 +55,8 @@ impl<T: 'static, O: 'static> LimitsBuilder<T, O> {
     }
 
     /// Sets the label `route` on all metrics and the same field in log events, as a name for these limits, such as
-    /// `chat`. [`RateLimitLayerBuilder::route`](crate::layer::RateLimitLayerBuilder::route) lists the metrics. Sets
-    /// with the same name are counted together. Do not use values that clients choose, because each value makes new
-    /// series.
+    /// `chat`. The [guide](crate::guide::monitoring#metrics) lists the metrics. Sets with the same name are counted
+    /// together. Do not use values that clients choose, because each value makes new series.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self

@@ -31,7 +31,7 @@ impl Choice {
         let mut rooms = vec![Room::NoSay; policies.len()];
         for entry in entries.iter().filter(|entry| !entry.policy_of(policies).shadow) {
             let lacks_room = entry.progress == Progress::Rejected;
-            rooms[entry.policy as usize] = if lacks_room { Room::None } else { Room::Some };
+            rooms[entry.policy as usize] = if lacks_room { Room::Lacking } else { Room::Enough };
         }
         Self { rooms, chosen: Vec::new(), is_current: false }
     }
@@ -39,7 +39,7 @@ impl Choice {
     /// Makes the formula choose. Returns whether there is a choice.
     fn update(&mut self, formula: &Formula) -> bool {
         self.chosen.clear();
-        self.is_current = formula.choose(&|policy| self.rooms[policy], &mut self.chosen) != Room::None;
+        self.is_current = formula.choose(&|policy| self.rooms[policy], &mut self.chosen) != Room::Lacking;
         self.chosen.sort_unstable();
         self.is_current
     }
@@ -50,8 +50,8 @@ impl Choice {
 
     /// Records that a policy has no room.
     fn reject(&mut self, policy: usize) {
-        if self.rooms[policy] == Room::Some {
-            self.rooms[policy] = Room::None;
+        if self.rooms[policy] == Room::Enough {
+            self.rooms[policy] = Room::Lacking;
         }
         self.is_current = false;
     }
@@ -73,8 +73,8 @@ fn room_unless<D: Decide>(
 ) -> Room {
     match position_of(entries, policy).map(|index| &entries[index]) {
         Some(_) if policies[policy].shadow => Room::NoSay,
-        Some(entry) if lacks_room(entry) => Room::None,
-        Some(_) => Room::Some,
+        Some(entry) if lacks_room(entry) => Room::Lacking,
+        Some(_) => Room::Enough,
         None => Room::NoSay,
     }
 }
@@ -167,7 +167,7 @@ impl Transaction {
         // A failed member has not made a decision.
         let rejects = |entry: &PolicyEntry| entry.progress == Progress::Rejected && entry.decision.is_some();
         let with_luck = |policy| room_unless(&scope.in_force.policies, &self.entries, policy, rejects);
-        if formula.room(&with_luck) == Room::None {
+        if formula.room(&with_luck) == Room::Lacking {
             return Cause::Rejected;
         }
         self.next = index;
@@ -205,8 +205,8 @@ impl Transaction {
         let mut is_member = vec![false; choice.rooms.len()];
         claims.iter().for_each(|(index, _)| is_member[self.entries[*index].policy as usize] = true);
         let rest = formula.rest(&|policy| match choice.rooms[policy] {
-            Room::Some if is_member[policy] => Rest::member(policy),
-            Room::Some if !choice.has_chosen(policy) => Rest::Unknown,
+            Room::Enough if is_member[policy] => Rest::member(policy),
+            Room::Enough if !choice.has_chosen(policy) => Rest::Unknown,
             room => Rest::Known(room),
         });
         let Rest::Formula { formula: rest, .. } = rest else { return None };
@@ -248,9 +248,9 @@ impl Transaction {
 }
 
 impl<D: Decide> Scope<'_, D> {
-    /// Combines a measure over the entries that reject a request: the greatest among policies that all have to admit
-    /// it, and the least among alternatives. Ties: the first entry.
-    pub(super) fn greatest<M: Ord>(
+    /// Combines a measure of the entries that reject a request, such as their waits: the longest of policies that all
+    /// have to admit it, the shortest of alternatives. Ties: first entry.
+    pub(super) fn combine<M: Ord>(
         self,
         entries: &[PolicyEntry],
         measure: impl Fn(&PolicyEntry) -> M,
@@ -261,14 +261,14 @@ impl<D: Decide> Scope<'_, D> {
             let rejects = entry.is_rejected() && !entry.policy_of(policies).shadow;
             rejects.then(|| (measure(entry), Reverse(index)))
         };
-        let greatest = match &self.in_force.formula {
+        let combined = match &self.in_force.formula {
             None => (0..entries.len()).filter_map(measured).max(),
-            Some(formula) => formula.greatest(&|policy| {
+            Some(formula) => formula.combine(&|policy| {
                 let index = position_of(entries, policy)?;
                 (!policies[policy].shadow).then(|| measured(index))
             })?,
         };
-        greatest.map(|(measure, Reverse(index))| (measure, &entries[index]))
+        combined.map(|(measure, Reverse(index))| (measure, &entries[index]))
     }
 
     /// Marks the entries that reject a request, but have an alternative with room.

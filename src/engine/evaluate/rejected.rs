@@ -43,8 +43,8 @@ impl<D: Decide> Scope<'_, D> {
             let is_suspended = entry.decision.is_some_and(|decision| decision.is_suspended());
             (is_suspended, entry.ban.is_some(), wait_of(policies, entry))
         };
-        let (_, decisive) = self.greatest(entries, rank).expect("one is rejected");
-        let (wait, _) = self.greatest(entries, |entry| wait_of(policies, entry)).expect("one is rejected");
+        let (_, decisive) = self.combine(entries, rank).expect("one is rejected");
+        let (wait, _) = self.combine(entries, |entry| wait_of(policies, entry)).expect("one is rejected");
         let policy = decisive.policy_of(policies);
         let is_by_hand = decisive.ban.is_some_and(|ban| ban.is_by_hand());
         // A penalty's ban is the client's own doing, even if others share the key, so the answer is 429, not 503.
@@ -137,7 +137,7 @@ impl<D: Decide> Scope<'_, D> {
             !policy.shadow && !policy.description.sheds()
         };
         loop {
-            let wait = self.greatest(entries, |entry| wait_of(policies, entry));
+            let wait = self.combine(entries, |entry| wait_of(policies, entry));
             let Some((Wait::After(wait), _)) = wait else { return };
             let mut enforced = entries.iter_mut().filter(|entry| is_enforced(entry));
             // Each retry is found at most once, so the loop terminates.
@@ -156,7 +156,7 @@ impl<D: Decide> Scope<'_, D> {
         let policies = &*self.in_force.policies;
         let expires = |policy: &Policy<D>| !policy.shadow && policy.description.keeps_credits();
         loop {
-            let wait = self.greatest(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
+            let wait = self.combine(entries, |entry| wait_of(policies, entry)).map(|(wait, _)| wait);
             let Some(Wait::After(wait)) = wait else { return };
             // Round up as the response does.
             let wait = Duration::from_secs(seconds_ceil(wait));

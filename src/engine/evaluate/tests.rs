@@ -548,7 +548,7 @@ impl Claim for Batched {
     ) -> Pin<Box<dyn Future<Output = MemberAnswers> + Send>> {
         let others = others.into_iter().map(|other| other.into_any().downcast::<Self>().unwrap());
         let members: Vec<_> = std::iter::once(self).chain(others).collect();
-        let room = |member: usize| if members[member].admits { Room::Some } else { Room::None };
+        let room = |member: usize| if members[member].admits { Room::Enough } else { Room::Lacking };
         let mut chosen = Vec::new();
         formula.choose(&room, &mut chosen);
         let answers = members.iter().enumerate().map(|(member, claim)| {

@@ -47,7 +47,7 @@ use crate::values::{Answer, Ask, BanGrowth, Decision, Finish, KeepsStanding, Par
 ///
 /// This process keeps up to 65,536 banned keys, 65,536 keys with an advertised wait, and 65,536 keys with counted
 /// rejections in memory. That takes some 5 MiB once all three tables are used, and nothing before the first rejection.
-/// A flood of more keys evicts the bans that end first, which is [counted](crate::layer::RateLimitLayerBuilder::route).
+/// A flood of more keys evicts the bans that end first, which is [counted](crate::guide::monitoring#metrics).
 /// A [snapshot](crate::snapshot::Snapshots) keeps bans through a restart.
 ///
 /// # On several machines

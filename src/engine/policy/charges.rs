@@ -380,8 +380,7 @@ impl<D: Domain> Policy<D> {
     /// # Memory
     ///
     /// In this process: from the first debt on, 5 MiB for 65,536 keys that owe something. If there are more, the debts
-    /// that would be paid first are forgiven, which is logged once, and
-    /// [counted](crate::layer::RateLimitLayerBuilder::route).
+    /// that would be paid first are forgiven, which is logged once, and [counted](crate::guide::monitoring#metrics).
     ///
     /// # On several machines
     ///

@@ -29,7 +29,7 @@ impl<D: Domain> Policy<D> {
     /// `report` runs on the request's task, after its charge and before the inner service is called, so it must not
     /// block: spawn a task to send a mail ([guide](crate::guide::warnings)). With a limiter that shares crossings, it
     /// runs on a separate task. A panic in it is caught: the request, its charges and later reports are not affected.
-    /// Crossings are also logged, [counted](crate::layer::RateLimitLayerBuilder::route), and
+    /// Crossings are also logged, [counted](crate::guide::monitoring#metrics), and
     /// [events](crate::layer::RateLimitLayerBuilder::on_transition).
     ///
     /// # When a key crosses a share

@@ -225,37 +225,9 @@ impl RateLimitLayerBuilder {
     ///
     /// # Metrics
     ///
-    /// With the feature `metrics`, each policy has these series, in the recorder that is installed when its first
-    /// request comes. The table has the Prometheus names. The `metrics` crate gets them with dots, such as
-    /// `tower_sluice.rate_limiting.requests`.
-    ///
-    /// | `tower_sluice_rate_limiting_…` | labels, with `route` and `policy` | |
-    /// |---|---|---|
-    /// | `requests_total` | `result` | `allowed`, `delayed` (after it waited), `rejected`, `shadow-rejected` (passed), `passed-over` (passed: an [alternative](crate::Policy::or_else) was charged), `skipped` (the policy did not apply), `missing-key` (rejected without a key), `limiter-failed` (passed uncounted, or answered 503, as its [`FailureMode`](crate::FailureMode) says; or its queue was [closed](RateLimitLayer::close)), `cancelled` (the client disconnected before the decision, or before its turn) |
-    /// | `limiter_failures_total` | | requests whose limiter failed, including those that the local fallback decided |
-    /// | `crossings_total` | `warn_at`: the share, such as `0.8` | times that the use of a key has passed a [share](crate::Policy::on_crossing) of its limit |
-    /// | `queued_requests` | | current number of waiters |
-    /// | `request_time_in_queue_seconds` | `result`: `delayed`, `cancelled` | histogram of waits |
-    /// | `in_flight` | | units of a [`Concurrency`](crate::Concurrency) limit that are in flight |
-    /// | `table_capacity`, `table_live_keys` | | see [`TableStats`](crate::store::TableStats) |
-    /// | `table_evicted_live_total`, `table_turned_away_total` | | the same, summed over all tables that the policy had |
-    /// | `ban_table_capacity`, `ban_table_live_keys`, `ban_table_evicted_live_total` | | the same for the table of [bans](crate::Policy::penalty) |
-    /// | `banned_by_hand`, `allowed_by_hand` | | keys that an operator has [banned](crate::LimitsHandle::ban) or [allowed](crate::LimitsHandle::allow), as far as this process keeps or has seen them |
-    /// | `debt_table_capacity`, `debt_table_live_keys`, `debt_table_evicted_live_total` | | the same for the table of [debts](crate::Policy::owe_shortfalls) |
-    /// | `store_conversions_total`, `store_lost_swaps_total` | | see [`SharingStats`](crate::store::SharingStats) |
-    /// | `store_breaker` | `node` | state of the circuit breaker of each [node](crate::store::NodeHealth) of a store: 0 closed, 1 half-open, 2 open |
-    /// | `store_call_duration_seconds` | only `result`: `ok`, or the error | histogram of calls to Redis, over all policies |
-    ///
-    /// A request counts at most once with each policy. If a policy rejects it, it does not count with the policies that
-    /// would have admitted it, or that it did not reach. `in_flight`, `table_…`, `ban_table_…`, `…_by_hand`,
-    /// `debt_table_…`, `store_conversions_total`, `store_lost_swaps_total` and `store_breaker` are updated when
-    /// [`observe`](RateLimitLayer#method.observe) is called.
-    ///
-    /// When a policy is removed by a [change](crate::LimitsHandle::replace), or the layer, its clones and all their
-    /// services are dropped, its gauges are set to zero, because a recorder cannot remove a series. Its counters stay,
-    /// and continue if another policy with the same name follows.
-    ///
-    /// A counter costs one atomic addition, or one comparison if no recorder is installed.
+    /// With the feature `metrics`, each policy counts its requests, and reports its queue, tables and store, to the
+    /// recorder that is installed when its first request comes. The [guide](crate::guide::monitoring#metrics) lists the
+    /// names and labels. A counter costs one atomic addition, or one comparison if no recorder is installed.
     pub fn route(mut self, route: impl Into<Arc<str>>) -> Self {
         self.settings.route = Some(route.into());
         self

@@ -179,8 +179,8 @@ impl RateLimitLayer {
         self.state.close();
     }
 
-    /// Updates the [metrics](RateLimitLayerBuilder::route) that are not counted per request, such as table occupancy
-    /// and store health. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
+    /// Updates the [metrics](crate::guide::monitoring#metrics) that are not counted per request, such as table
+    /// occupancy and store health. Call it before the recorder is read. Takes some 10 to 50 µs per policy.
     #[cfg(feature = "metrics")]
     #[cfg_attr(docsrs, doc(cfg(feature = "metrics")))]
     pub fn observe(&self) {

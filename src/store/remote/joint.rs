@@ -219,10 +219,10 @@ impl<B: JointBackend> Claim for JointClaim<B> {
                 };
                 let choose = |alone: &[Decision]| {
                     let lacks_room = |member| index(member).is_some_and(|index| !alone[index].is_allowed());
-                    let room = |member| if lacks_room(member) { Room::None } else { Room::Some };
+                    let room = |member| if lacks_room(member) { Room::Lacking } else { Room::Enough };
                     let mut chosen = Vec::new();
                     let room = formula.choose(&room, &mut chosen);
-                    (room == Room::Some).then(|| chosen.into_iter().filter_map(index).collect())
+                    (room == Room::Enough).then(|| chosen.into_iter().filter_map(index).collect())
                 };
                 let decided = decide_group(&mut members, &group, Some(&alternatives), choose, deadline).await;
                 let mut answers: MemberAnswers = members.iter().map(|_| None).collect();

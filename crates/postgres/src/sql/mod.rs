@@ -10,7 +10,8 @@
 //! waited. If another statement only held the lock, or rolled back, the row is as it was when the clock was read, so
 //! the decision is as of then.
 //!
-//! Parameters are written by their names, `@limit`: see [`Parameter`].
+//! A part is written by its name in braces, `{covered}` (see [`fill`]), and a parameter by its name, `@limit` (see
+//! [`Parameter`]).
 //!
 //! A line that begins with `>` is a step: it computes named columns from the previous steps' columns and from `r`, the
 //! row as it is stored. Each step is a subquery around the previous one, which the planner keeps separate (`OFFSET 0`),
@@ -30,6 +31,8 @@
 //! All arithmetic is in whole numbers. `bigint` divides without a remainder; `numeric` does so only by `div`.
 
 mod pair;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 
@@ -135,6 +138,8 @@ pub(crate) const RECORDS: &str = "_records";
 /// index.
 const KEPT: &str = "interval '1 minute'";
 
+const RECORD_NOW: &str = "timestamptz 'epoch' + ({now} / 1000) * interval '1 microsecond'";
+
 const RECORD_EXPIRES: &str = "coalesce({changed} + @lifetime * interval '1 microsecond', timestamptz 'infinity')";
 
 /// One algorithm's parts.
@@ -153,7 +158,8 @@ struct Parts {
     columns: &'static str,
     charged: &'static str,
     state: &'static str,
-    /// The nanosecond from which decisions are the same as without a state.
+    /// The nanosecond from which decisions are the same as without a state, under the caller's quota (also in a
+    /// refund).
     ends: &'static str,
     same_units: &'static str,
     /// Steps.
@@ -183,7 +189,7 @@ const BUCKET: Parts = Parts {
     charged: "least(div(@burst::numeric * @period - debt, @cost::numeric * @period), @count)",
     state: "now::numeric * @limit + debt + charged::numeric * @cost * @period AS number, \
             0::int8 AS previous, 0::int8 AS used",
-    ends: "div(number + {limit} - 1, {limit})",
+    ends: "div(number + @limit - 1, @limit)",
     same_units: "r.quota_limit = @limit AND r.quota_period = @period",
     rolled: "> least(greatest(@receipt - now::numeric * @limit, 0), @cost::numeric * @period) AS unpaid",
     refunded: "greatest(corrected - unpaid, 0) AS number, 0::int8 AS previous, 0::int8 AS used",
@@ -207,7 +213,7 @@ const FIXED_WINDOW: Parts = Parts {
     columns: "number, used",
     charged: "least((@limit - present_used) / @cost, @count)",
     state: "present_number AS number, 0::int8 AS previous, present_used + charged * @cost AS used",
-    ends: "(number + 1) * {period}",
+    ends: "(number + 1) * @period",
     same_units: "r.quota_period = @period",
     rolled: "",
     refunded: "corrected AS number, 0::int8 AS previous, \
@@ -237,7 +243,7 @@ const SLIDING_WINDOW: Parts = Parts {
     columns: "number, previous, used",
     charged: "least((@limit - present_used - weight::int8) / @cost, @count)",
     state: "present_number AS number, present_previous AS previous, present_used + charged * @cost AS used",
-    ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * {period}",
+    ends: "(number + CASE WHEN used > 0 THEN 2 ELSE 1 END) * @period",
     same_units: "r.quota_period = @period",
     rolled: "> now / r.quota_period AS window_of_clock
              > greatest(corrected, window_of_clock) AS rolled_number, \
@@ -516,35 +522,48 @@ fn quoted(table: &str) -> String {
     format!("\"{}\"", table.replace('.', "\".\""))
 }
 
-/// Fills parts, which may contain parts, into a text.
+/// The parts that any text may contain.
+const COMMON: &[(&str, &str)] = &[
+    ("now", NOW),
+    ("plain_now", PLAIN_NOW),
+    ("pair_now", PAIR_NOW),
+    ("clock", CLOCK),
+    ("ahead", AHEAD),
+    ("is_ahead", IS_AHEAD),
+    ("is_plain", IS_PLAIN),
+    ("is_in_force", IS_IN_FORCE),
+    ("row", ROW),
+    ("brief_row", BRIEF_ROW),
+    ("changed", CHANGED),
+    ("changed_nanos", CHANGED_NANOS),
+    ("decided_at", DECIDED_AT),
+    ("record_expires", RECORD_EXPIRES),
+    ("record_now", RECORD_NOW),
+    ("kept", KEPT),
+];
+
+/// Replaces each name in braces by the part with this name: one of `parts`, or a common one. Panics if there is none.
 fn fill(text: &str, table: &str, parts: &[(&str, &str)]) -> String {
-    let mut text = text.to_owned();
-    for _ in 0..4 {
-        for (name, part) in parts {
-            text = text.replace(&format!("{{{name}}}"), part);
+    let (records, table) = (quoted(&format!("{table}{RECORDS}")), quoted(table));
+    let tables = [("table", &*table), ("records", &*records)];
+    filled(text, &[parts, COMMON, &tables].concat())
+}
+
+/// Replaces names by parts, in the parts, too. `{checked}` stays, because it will contain the whole text's number.
+fn filled(text: &str, parts: &[(&str, &str)]) -> String {
+    let mut whole = String::with_capacity(2 * text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('{') {
+        let Some((name, after)) = after.split_once('}') else { panic!("a brace is not closed: {text}") };
+        whole.push_str(before);
+        match parts.iter().find(|(part, _)| *part == name) {
+            Some((_, part)) => whole.push_str(&filled(part, parts)),
+            None if name == "checked" => whole.push_str("{checked}"),
+            None => panic!("there is no part `{name}`: {text}"),
         }
+        rest = after;
     }
-    for (name, part) in [
-        ("clock", CLOCK),
-        ("ahead", AHEAD),
-        ("is_in_force", IS_IN_FORCE),
-        ("plain_now", PLAIN_NOW),
-        ("pair_now", PAIR_NOW),
-        ("is_plain", IS_PLAIN),
-        ("is_ahead", IS_AHEAD),
-        ("row", ROW),
-        ("brief_row", BRIEF_ROW),
-        ("decided_at", DECIDED_AT),
-        ("record_expires", RECORD_EXPIRES),
-        ("record_now", "timestamptz 'epoch' + ({now} / 1000) * interval '1 microsecond'"),
-        ("changed", CHANGED),
-        ("kept", KEPT),
-        ("table", &quoted(table)),
-        ("records", &quoted(&format!("{table}{RECORDS}"))),
-    ] {
-        text = text.replace(&format!("{{{name}}}"), part);
-    }
-    text.replace("{changed_nanos}", CHANGED_NANOS).replace("{now}", NOW)
+    whole + rest
 }
 
 /// Puts each run of steps into one subquery, `x`.
@@ -569,6 +588,11 @@ fn nested(text: &str) -> String {
 /// Returns an expression that rounds a nanosecond, a `numeric`, up to a `timestamptz`.
 fn instant(nanos: &str) -> String {
     format!("timestamptz 'epoch' + div(least({nanos}, {LAST}) + 999, 1000)::int8 * interval '1 microsecond'")
+}
+
+/// Returns an expression for the time from which a row may be deleted, if its state ends at this nanosecond.
+fn expires(ends: &str) -> String {
+    instant(&format!("greatest({ends}, r.bans_until)"))
 }
 
 /// All statements on one table.
@@ -611,8 +635,6 @@ impl Statements {
         let ends_of_state = ends.each_ref().map(|(name, part)| (*name, part.as_str()));
         let of_kind = |text: &str, kind: &Kind| {
             let parts = kind.parts();
-            // A refund is under the caller's quota, too.
-            let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
             Statement::new(
                 text,
                 table,
@@ -620,7 +642,7 @@ impl Statements {
                     ("covered", parts.covered),
                     ("fresh_charged", parts.fresh_charged),
                     ("fresh_state", parts.fresh_state),
-                    ("fresh_expires", &instant(&ends)),
+                    ("fresh_expires", &instant(parts.ends)),
                     ("corrected", parts.corrected),
                     ("counted", parts.counted),
                     ("plainly_counted", parts.plainly_counted),
@@ -634,7 +656,7 @@ impl Statements {
                     ("weight", WEIGHT),
                     ("charged", parts.charged),
                     ("state", parts.state),
-                    ("expires", &instant(&format!("greatest({ends}, r.bans_until)"))),
+                    ("expires", &expires(parts.ends)),
                     ("same_units", parts.same_units),
                     ("rolled", parts.rolled),
                     ("refunded", parts.refunded),
@@ -666,6 +688,37 @@ impl Statements {
             pair: [const { [const { OnceLock::new() }; Kind::COUNT] }; Kind::COUNT],
             joint: [const { OnceLock::new() }; 1 << Kind::COUNT],
         }
+    }
+
+    /// All of them.
+    #[cfg(test)]
+    fn all(&self) -> Vec<&Statement> {
+        let mut all = vec![
+            &self.read,
+            &self.reset,
+            &self.swap,
+            &self.insert,
+            &self.hand_read,
+            &self.hand_swap,
+            &self.hand_insert,
+            &self.sweep,
+            &self.joint_read,
+            &self.record_read,
+            &self.record_insert,
+            &self.record_replace,
+            &self.record_delete,
+            &self.record_sweep,
+        ];
+        for kind in Kind::ALL {
+            all.extend(self.charge(*kind));
+            all.extend([self.stand(*kind), self.refund(*kind)]);
+            all.extend(Kind::ALL.iter().filter_map(|second| self.pair([*kind, *second])));
+        }
+        all.extend(
+            (1..1_usize << Kind::COUNT)
+                .map(|bits| self.joint(Kind::ALL.iter().copied().filter(|kind| bits & 1 << *kind as usize != 0))),
+        );
+        all
     }
 
     /// The plain charge, and the statement that decides on any row.
@@ -721,8 +774,6 @@ fn joint_branch(kind: Kind, table: &str) -> String {
         ];
         names.iter().fold(part.to_owned(), |part, (name, column)| part.replace(name, column))
     };
-    let ends = parts.ends.replace("{limit}", "q.quota_limit").replace("{period}", "q.quota_period");
-    let rolled = of_key(parts.rolled);
     let letter = char::from(kind.letter()).to_string();
     fill(
         &without_comments(include_str!("joint_branch.sql")),
@@ -735,8 +786,8 @@ fn joint_branch(kind: Kind, table: &str) -> String {
             ("weight", &of_key(WEIGHT)),
             ("charged", &of_key(parts.charged)),
             ("state", &of_key(parts.state)),
-            ("rolled", &rolled),
-            ("expires", &instant(&format!("greatest({ends}, r.bans_until)"))),
+            ("rolled", &of_key(parts.rolled)),
+            ("expires", &of_key(&expires(parts.ends))),
         ],
     )
 }

@@ -1,6 +1,6 @@
 //! The text of a plain charge to two keys, made from their algorithms' parts.
 
-use super::{IS_PLAIN, Kind, Statement, WEIGHT, instant};
+use super::{IS_PLAIN, Kind, Statement, WEIGHT, expires};
 
 /// The plain charge to two keys. The first key's columns begin with `a_`, or with `a_r_` if its row has them; the
 /// second key's with `b_` and `b_r_`.
@@ -20,7 +20,6 @@ pub(super) fn pair(kinds: [Kind; 2], table: &str) -> Statement {
 fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, String); 7]) {
     let parts = kind.parts();
     let of_key = |text: &str| named_for(text, prefix, suffix);
-    let ends = parts.ends.replace("{limit}", "@limit").replace("{period}", "@period");
     let columns = parts.columns.split(", ");
     let sets: Vec<_> = columns.clone().map(|column| format!("{column} = {prefix}{column}")).collect();
     let of_row = ["number", "previous", "used", "bans_until"];
@@ -36,7 +35,7 @@ fn part(kind: Kind, prefix: &str, suffix: &str) -> (Vec<String>, [(String, Strin
         // Both are charged for one request.
         ("state", of_key(&parts.plain_state().replace("charged", "1::int8"))),
         ("sets", sets.join(", ")),
-        ("expires", of_key(&instant(&format!("greatest({ends}, r.bans_until)")))),
+        ("expires", of_key(&expires(parts.ends))),
         ("returned", returned.join(", ").replace("number", "number::text")),
     ];
     let steps = parts.plainly_counted.replace("{weight}", WEIGHT).lines().map(of_key).collect();

@@ -47,7 +47,7 @@ fn choose(
     index: &impl Fn(usize) -> Option<usize>,
 ) -> Option<(Vec<usize>, u32)> {
     let mut chosen = Vec::new();
-    (formula.choose(room, &mut chosen) == Room::Some).then(|| {
+    (formula.choose(room, &mut chosen) == Room::Enough).then(|| {
         let chosen: Vec<_> = chosen.into_iter().filter_map(index).collect();
         let number = alternatives.number_of(&chosen).expect("each choice is listed");
         (chosen, number)
@@ -73,7 +73,7 @@ fn alternatives_are_the_formulas_choices() {
         for _ in 0..8 {
             let have_room: Vec<bool> = asked.iter().map(|_| random.below(3) > 0).collect();
             let room = |member| {
-                index(member).map_or(Room::Some, |index| [Room::None, Room::Some][usize::from(have_room[index])])
+                index(member).map_or(Room::Enough, |index| [Room::Lacking, Room::Enough][usize::from(have_room[index])])
             };
             let first = sets.iter().position(|set| set.iter().all(|number| have_room[*number as usize - 1]));
             let chosen = choose(&formula, &alternatives, &room, &index).map(|(_, number)| number as usize - 1);
@@ -243,7 +243,7 @@ pub(super) fn the_script_charges_the_formulas_choice() {
                     |index: usize, is_charged| members[asked[index]].decide(ids[index], costs[index], now, is_charged);
                 let decisions: Vec<_> = (0..asked.len()).map(|index| decide(index, false)).collect();
                 let lacks_room = |member| index(member).is_some_and(|index| !decisions[index].is_allowed());
-                let room = |member| if lacks_room(member) { Room::None } else { Room::Some };
+                let room = |member| if lacks_room(member) { Room::Lacking } else { Room::Enough };
                 let choice = choose(&formula, &alternatives, &room, &index);
                 let count = match &choice {
                     None => &mut rejected,
