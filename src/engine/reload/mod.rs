@@ -528,7 +528,7 @@ mod tests {
     use crate::values::Quota;
 
     #[test]
-    fn a_limiter_that_stays_in_force_is_remembered_once() {
+    fn a_lasting_limiter_is_remembered_once() {
         let shared = TokenBucket::new(Quota::per_second(1)).into_limiter();
         let policies = || {
             let policy = Policy::new("p", Arc::clone(&shared));

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_are_equal_only_if_all_parts_are() {
+    fn combinations_differ_unless_all_parts_agree() {
         let tuple = (A, B);
         let list: Vec<Box<dyn KeyExtractor>> = vec![Box::new(A), Box::new(B)];
         let values = [["ab", "c"], ["a", "bc"], ["c", "ab"], ["ab", "ab"]];
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_combination_is_missing_if_any_part_is() {
+    fn a_combination_needs_all_parts() {
         let request = Request::builder().header("a", "1").body(()).unwrap();
         let head = RequestHead::from(&request);
         let list: Vec<Box<dyn KeyExtractor>> = vec![Box::new(A), Box::new(B)];
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_combination_is_shared_if_all_parts_are() {
+    fn a_combination_of_shared_parts_is_shared() {
         let list = |parts: Vec<Box<dyn KeyExtractor>>| parts;
         assert!(!(Global, A).is_shared() && !list(vec![Box::new(Global), Box::new(A)]).is_shared());
         assert!((Global, Global).is_shared() && list(vec![Box::new(Global)]).is_shared());

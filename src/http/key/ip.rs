@@ -172,7 +172,7 @@ mod tests {
 
     /// The versions in the message are those that are built.
     #[test]
-    fn an_unknown_peer_is_reported_with_the_versions_that_are_read() {
+    fn unknown_peers_name_the_readable_versions() {
         let error = PeerIp::new().extract(&RequestHead::from(&Request::new(()))).unwrap_err().to_string();
         let manifest = include_str!("../../../Cargo.toml");
         let dependencies = manifest.split("[dev-dependencies]").next().unwrap_or_default();
