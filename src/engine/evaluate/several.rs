@@ -20,7 +20,7 @@ trait Charges {
     fn len(&self) -> usize;
 
     /// The index of a charge's policy.
-    fn policy(&self, index: usize) -> u32;
+    fn policy(&self, index: usize) -> usize;
 
     fn key(&self, index: usize) -> &PartitionKey;
 
@@ -39,8 +39,9 @@ trait Charges {
     #[cold]
     fn transaction(&self, charged: &[Decision], context: AskContext) -> Transaction {
         let entry = |index| {
-            let key = self.key(index).clone();
-            let mut entry = PolicyEntry::new(self.policy(index), key, self.cost(index), self.quota(index));
+            let (policy, key) = (u32::try_from(self.policy(index)), self.key(index).clone());
+            let policy = policy.expect("an index of a policy fits, as in `OwnCharge`");
+            let mut entry = PolicyEntry::new(policy, key, self.cost(index), self.quota(index));
             if let Some(decision) = charged.get(index) {
                 entry.decision = Some(*decision);
                 entry.progress = Progress::Charged;
@@ -67,8 +68,8 @@ impl Charges for SmallVec<[OwnCharge; 2]> {
     }
 
     #[inline]
-    fn policy(&self, index: usize) -> u32 {
-        self[index].policy
+    fn policy(&self, index: usize) -> usize {
+        self[index].policy as usize
     }
 
     #[inline]
@@ -90,8 +91,8 @@ impl Charges for SmallVec<[OwnCharge; 2]> {
 /// The charges of all policies of a layer that [share the key](crate::engine::reload::InForce::shared_key_costs).
 struct SharedKey<'a> {
     key: PartitionKey,
-    /// The policies' indices, and what they charge.
-    costs: &'a [(u32, u64)],
+    /// The policies' costs.
+    costs: &'a [u64],
 }
 
 impl Charges for SharedKey<'_> {
@@ -101,8 +102,8 @@ impl Charges for SharedKey<'_> {
     }
 
     #[inline]
-    fn policy(&self, index: usize) -> u32 {
-        self.costs[index].0
+    fn policy(&self, index: usize) -> usize {
+        index
     }
 
     #[inline]
@@ -112,7 +113,7 @@ impl Charges for SharedKey<'_> {
 
     #[inline]
     fn cost(&self, index: usize) -> u64 {
-        self.costs[index].1
+        self.costs[index]
     }
 
     #[inline]
@@ -159,7 +160,7 @@ impl<D: Decide> Scope<'_, D> {
     /// Makes all charges, or none.
     #[inline(always)]
     fn charge_all(self, charges: &impl Charges, head: &D::Subject<'_>) -> Evaluation<D> {
-        let policy = |index| &self.in_force.policies[charges.policy(index) as usize];
+        let policy = |index| &self.in_force.policies[charges.policy(index)];
 
         // Precheck. The first charge is not peeked at, since nothing has to be refunded if it is rejected.
         let context = AskContext::default();
@@ -192,7 +193,7 @@ impl<D: Decide> Scope<'_, D> {
             policy(index).note(Fate::from_admission(decision), Some(charges.key(index)), Some(decision));
         }
         self.admit_plain(decisions.iter().enumerate().map(|(index, decision)| Reading {
-            policy: charges.policy(index) as usize,
+            policy: charges.policy(index),
             key: charges.key(index),
             quota: charges.quota(index),
             decision,

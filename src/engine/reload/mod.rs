@@ -305,9 +305,9 @@ pub(crate) struct InForce<D: Translate> {
     may_be_plain: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
     is_plain: IdleFlag,
-    /// The policies' indices and costs, if there are several policies, and all charge the same key, each a fixed cost
+    /// The policies' costs, if there are several policies, and all charge the same key, each a fixed cost
     /// under its limiter's quota. Then we read a request's key once.
-    pub(crate) shared_key_costs: Option<Box<[(u32, u64)]>>,
+    pub(crate) shared_key_costs: Option<Box<[u64]>>,
     /// Whether there is one policy, and requests [hold its units](Policy::is_plainly_held) until they are over.
     may_be_held: bool,
     /// Likewise, and in this process, no key is banned or allowed by hand, or owes something.
@@ -393,14 +393,14 @@ impl<D: Translate> InForce<D> {
     }
 }
 
-/// The policies' indices, and what they charge every request, if all of them charge the same key.
-fn costs_of_shared_key<D: Translate>(policies: &[Policy<D>]) -> Option<Box<[(u32, u64)]>> {
+/// What the policies charge every request, if all of them charge the same key.
+fn costs_of_shared_key<D: Translate>(policies: &[Policy<D>]) -> Option<Box<[u64]>> {
     let identity = policies.first()?.selector.key.identity()?;
     let cost_of = |policy: &Policy<D>| {
         let reads_same_key = policy.selector.key.identity().as_ref() == Some(&identity);
         policy.cost_of_every_request().filter(|_| reads_same_key)
     };
-    (0..).zip(policies).map(|(index, policy)| Some((index, cost_of(policy)?))).collect()
+    policies.iter().map(cost_of).collect()
 }
 
 /// One of the policies in force. Keeps all of them in memory.
