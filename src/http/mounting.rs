@@ -1,4 +1,4 @@
-//! Detects layers that are mounted in a wrong way: around themselves, so that each request is charged twice, or anew
+//! Detects layers that are mounted in a wrong way: around themselves, so that each request is charged twice, or built
 //! for each request, so that each has its own counts.
 
 use std::sync::Arc;

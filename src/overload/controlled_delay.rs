@@ -84,7 +84,7 @@ impl ControlledDelay {
     pub(super) fn observe(&mut self, now: u64, oldest: Option<u64>) {
         self.above_since = match (oldest, self.above_since) {
             (None, _) => None,
-            // The older ones have left, and this one has not waited for too long yet: the interval begins anew.
+            // The older ones have left, and this one has not waited for too long yet: the interval starts over.
             (Some(arrived), _) if arrived.saturating_add(self.target) > now => {
                 Some(arrived.saturating_add(self.target))
             }

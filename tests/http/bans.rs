@@ -96,7 +96,7 @@ fn repeated_bans_grow_until_a_quiet_time() {
     }
     let _ = layer.handle().unban("api", "a").now_or_never().unwrap().unwrap();
     clock.advance(seconds(20));
-    // A key that an operator unbans starts anew.
+    // A key that an operator unbans starts over.
     ban(&layer, "a");
     assert_eq!(wait_of(&layer, "a"), 10);
 }

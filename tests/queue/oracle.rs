@@ -185,7 +185,7 @@ impl Oracle {
         self.release(now);
     }
 
-    /// Applies other rules: the debt stays as many requests, and waiters are checked anew, in order.
+    /// Applies other rules: the debt stays as many requests, and waiters are checked again, in order.
     pub(super) fn change(&mut self, now: u64, rules: Rules) {
         self.release(now);
         let before = self.present().limit;

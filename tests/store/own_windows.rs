@@ -179,7 +179,7 @@ fn moving_grants_once_per_midnight() {
 }
 
 /// A live change to the limiter's window, made while the clock is set back over midnight. It moved keys with their own
-/// windows, which it does not concern, into the window before midnight, so that the next one began anew.
+/// windows, which it does not concern, into the window before midnight, so that the next one started over.
 #[test]
 fn a_live_change_leaves_keys_windows() {
     let midnight = 1_791_331_200;

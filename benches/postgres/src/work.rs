@@ -70,7 +70,7 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
     })
 }
 
-/// PostgreSQL plans a statement anew the first five times that a connection executes it. That is expensive, and over
+/// PostgreSQL plans a statement again the first five times that a connection executes it. That is expensive, and over
 /// here.
 async fn warm_up(subject: &Arc<Subject>, keys: &load::Keys, concurrency: usize, admits: bool) -> Outcome<()> {
     const EACH: u64 = 20;

@@ -240,7 +240,7 @@ async fn send_load(shown: Arc<Shown>) {
             if load.watched.elapsed() > UNWATCHED {
                 load.tenths = 0;
             }
-            // Under one lock, so that a load that is asked for now begins anew.
+            // Under one lock, so that a load that is asked for now starts over.
             load.is_running = load.tenths > 0;
             if !load.is_running {
                 return;

@@ -23,7 +23,7 @@ const TOKEN: &str = "SLUICE_ADMIN_TOKEN";
 pub struct Settings {
     /// Where it listens.
     pub address: SocketAddr,
-    /// Whoever has it may do everything. Without a token, every client that reaches the address may.
+    /// Every holder may do everything. Without a token, every client that reaches the address may.
     token: Option<Arc<str>>,
 }
 

@@ -93,7 +93,7 @@ fn the_page_sets_and_sees_a_load() {
     let seen = state(&server);
     assert_eq!((&seen["tenths"], &seen["is_protected"]), (&100.into(), &true.into()));
     let [high, other] = sum(&seen, SENT);
-    // Each fifth is in the high class. If the page has not looked for seconds, the count begins anew.
+    // Each fifth is in the high class. If the page has not looked for seconds, the count starts over.
     assert!(high.abs_diff(other / 4) <= 60, "{high}, {other}");
 
     assert_eq!(ask(&server, 30, false), 200);

@@ -99,7 +99,7 @@ impl Server {
         self.0.retain(|_, field| field.left > 0);
     }
 
-    /// `close.lua`: adds to a field, whose lease begins anew.
+    /// `close.lua`: adds to a field, whose lease starts over.
     fn close(&mut self, key: (u8, u64), units: i8, ago: u8, flaw: Option<Flaw>) {
         let field = self.0.entry(key).or_insert(Field { units: 0, left: 0 });
         field.units += units;

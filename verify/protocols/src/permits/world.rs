@@ -93,7 +93,7 @@ pub(super) enum Flaw {
     LeaseDatedByProcess,
     /// If a call's answer is lost, the call is taken for one that has not run.
     LostIsNotRun,
-    /// A process that starts again uses its old name, and begins its numbers anew.
+    /// A process that starts again uses its old name, and begins its numbers again.
     NameIsReused,
     /// A call without an answer is sent once more.
     SentTwice,
