@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::files::{log_lines, read, root};
+use crate::links::definition;
 
 #[test]
 fn the_guide_quotes_the_log_exactly() {
@@ -56,15 +57,14 @@ fn the_index_lists_each_page() {
 
 /// A text's definitions of links.
 fn definitions(text: &str) -> BTreeMap<&str, &str> {
-    let pairs = text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: "));
-    pairs.filter(|(label, _)| !label.contains(']')).collect()
+    text.lines().filter_map(definition).collect()
 }
 
 /// The labels that a page's prose refers to.
 fn labels(text: &str) -> BTreeSet<&str> {
     let mut labels = BTreeSet::new();
     let prose = text.split("\n```").step_by(2).flat_map(str::lines);
-    for line in prose.filter(|line| !(line.starts_with('[') && line.contains("]: "))) {
+    for line in prose.filter(|line| definition(line).is_none()) {
         labels.extend(line.split("][").skip(1).filter_map(|after| after.split(']').next()));
         let shortcuts = line.split("[`").skip(1).filter_map(|after| after.split_once("`]"));
         let is_shortcut = |after: &str| !after.starts_with(['[', '(']);

@@ -117,13 +117,14 @@ fn links(text: &str) -> Vec<String> {
         for after in line.split("](").skip(1) {
             found.push(after.split(')').next().unwrap().to_owned());
         }
-        if let Some((name, target)) = line.split_once("]: ") {
-            if name.starts_with('[') && !name.contains(']') {
-                found.push(target.to_owned());
-            }
-        }
+        found.extend(definition(line).map(|(_, target)| target.to_owned()));
     }
     found
+}
+
+/// The label and the target, if the line defines a link.
+pub(crate) fn definition(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix('[')?.split_once("]: ").filter(|(label, _)| !label.contains(']'))
 }
 
 /// Returns the anchors of a page's headings, as the sites that show it make them.
