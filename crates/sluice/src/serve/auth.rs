@@ -5,10 +5,8 @@
 //! path's route see them. Only these names are read, so a proxy that sets them overwrites any values from the client. A
 //! query in the call is the client's, since some proxies leave it there.
 
-use std::sync::Arc;
-
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::IntoResponse;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode};
@@ -17,7 +15,7 @@ use tower_sluice::Verdict;
 
 use super::limits::Limits;
 
-pub(crate) const PATH: &str = "/auth";
+const PATH: &str = "/auth";
 
 /// Answers rejections with 401, for proxies that accept no other status, such as nginx's `auth_request`, which knows
 /// two. A client cannot choose the path of the call.
@@ -30,21 +28,14 @@ const METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 
-/// Decides on the request that a call describes.
-pub(crate) async fn decide(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
-    decide_with(&limits, call, None).await
+/// Whether a call of this path is `/auth`, alone or followed by the path of the client's request.
+pub(crate) fn is_path(path: &str) -> bool {
+    path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-pub(crate) async fn decide_with_401(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
-    decide_with(&limits, call, Some(StatusCode::UNAUTHORIZED)).await
-}
-
-pub(crate) async fn decide_with_403(State(limits): State<Arc<Limits>>, call: Request) -> Response<Body> {
-    decide_with(&limits, call, Some(StatusCode::FORBIDDEN)).await
-}
-
-/// Answers requests that must not pass with `status`, if the proxy accepts no other.
-async fn decide_with(limits: &Limits, call: Request, status: Option<StatusCode>) -> Response<Body> {
+/// Decides on the request that a call describes. Answers requests that must not pass with `status`, if the proxy accepts
+/// no other.
+pub(crate) async fn decide(limits: &Limits, call: Request, status: Option<StatusCode>) -> Response<Body> {
     let (request, target) = match describe(call) {
         Ok(described) => described,
         Err(problem) => {

@@ -3,6 +3,7 @@
 mod auth;
 mod check;
 mod domains;
+mod front;
 mod health;
 mod limits;
 mod notify;
@@ -18,11 +19,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::State;
 use axum::response::IntoResponse;
-use axum::routing::{any, get, post};
+use axum::routing::get;
 use clap::{ArgGroup, Args};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tower::service_fn;
 use tower_sluice_redis::Redis;
 use tower_sluice_serving::metrics::PrometheusHandle;
 use tower_sluice_serving::snapshots::Saving;
@@ -32,6 +34,7 @@ use tracing_subscriber::filter::LevelFilter;
 
 pub(crate) use self::check::{check_domains, without_effect};
 use self::domains::Store;
+use self::front::Front;
 use self::limits::Limits;
 
 use self::sources::Sources;
@@ -144,11 +147,13 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
         let limits = Arc::clone(&limits);
         move || limits.close()
     };
-    let router = router(limits).merge(health::router(is_stopping.clone()).await);
+    let router = router(Arc::clone(&limits)).merge(health::router(is_stopping.clone()).await);
+    let front = Front::new(limits, router);
+    let calls = service_fn(move |call| front.clone().answer(call));
     println!("listening on {address}");
     // The kernel accepts connections from now on, and they are answered once the next lines run.
     notify::ready();
-    let serving = connections::serve(listener, router, until_stopped(is_stopping.clone()), close);
+    let serving = connections::serve(listener, calls, until_stopped(is_stopping.clone()), close);
     match admin {
         None => serving.await,
         Some(((listener, address), router)) => {
@@ -162,15 +167,7 @@ async fn serve(listen: SocketAddr, limits: Arc<Limits>, admin: Option<admin::Set
 fn router(limits: Arc<Limits>) -> Router {
     let metrics = metrics::install();
     reload::note_success(true);
-    Router::new()
-        .route(auth::PATH, any(auth::decide))
-        .route("/auth/{*path}", any(auth::decide))
-        .route("/auth/", any(auth::decide))
-        .route(auth::PATH_WITH_401, any(auth::decide_with_401))
-        .route(auth::PATH_WITH_403, any(auth::decide_with_403))
-        .route(rls::PATH, post(rls::should_rate_limit))
-        .with_state(Arc::clone(&limits))
-        .route("/metrics", get(scrape).with_state((metrics, limits)))
+    Router::new().route("/metrics", get(scrape).with_state((metrics, limits)))
 }
 
 async fn scrape(State((metrics, limits)): State<(PrometheusHandle, Arc<Limits>)>) -> impl IntoResponse {

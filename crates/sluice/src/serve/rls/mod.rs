@@ -15,7 +15,7 @@ mod together;
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::Request;
 use axum::response::Response;
 use tonic::Status;
 use tonic_prost::ProstCodec;
@@ -35,9 +35,9 @@ const MOST_DESCRIPTORS: usize = 256;
 const MOST_ENTRIES: usize = 64;
 
 /// Handles a call.
-pub(crate) async fn should_rate_limit(State(limits): State<Arc<Limits>>, call: Request) -> Response {
+pub(crate) async fn answer(limits: &Arc<Limits>, call: Request) -> Response {
     let service = service_fn(|request: tonic::Request<RateLimitRequest>| {
-        let limits = Arc::clone(&limits);
+        let limits = Arc::clone(limits);
         async move { decide(&limits, request.into_inner()).await.map(tonic::Response::new) }
     });
     let mut server = tonic::server::Grpc::new(ProstCodec::<RateLimitResponse, RateLimitRequest>::default());
