@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with the number of calls that
-//! overtook an earlier one, and `window N` with the number of calls served in the Nth window since 1970, where `--window`
-//! is a window's length in seconds. `scripts/ci/partner` runs eight of these programs.
+//! overtook an earlier one, and `window N` with the number of calls served in the Nth window since 1970, where
+//! `--window` is a window's length in seconds. `scripts/ci/partner` runs eight of these programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
