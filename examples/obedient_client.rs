@@ -7,9 +7,9 @@
 //! cargo run -p examples --features http-client,redis --bin obedient_client -- http://127.0.0.1:3000/fixed-window --redis redis://127.0.0.1/ --seconds 60
 //! ```
 //!
-//! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with how many calls departed before
-//! one that came earlier, and `window N` with how many calls were served in the Nth window of `--window` seconds since
-//! 1970. `scripts/ci/partner` runs eight of them.
+//! Prints, one per line: `sent`, `served` and `rejected` with their counts, `order` with the number of calls that
+//! overtook an earlier one, and `window N` with the number of calls served in the Nth window since 1970, where
+//! `--window` is a window's length in seconds. `scripts/ci/partner` runs eight of these programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;

@@ -153,7 +153,7 @@ async fn an_old_request_changes_no_namesakes_gauge() {
     assert_eq!(count(&metrics, "table_capacity", "table"), 16);
 }
 
-/// Downloads from before a change are counted by the policy that inherited them, but not by one that is gone.
+/// Downloads from before a change are counted by the policy that inherited them, and not by a policy that was removed.
 #[tokio::test]
 async fn requests_in_flight_count_until_policies_go() {
     let metrics = Metrics::record();

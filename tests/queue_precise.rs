@@ -66,7 +66,7 @@ async fn decisions(queue: LeakyQueue, seed: u64) -> Vec<String> {
     decisions
 }
 
-/// The queue uses tokio's clock, whichever timer wakes it.
+/// The queue uses tokio's clock with either timer.
 #[test]
 fn the_precise_timer_decides_like_tokios() {
     let _alone = alone();

@@ -252,7 +252,7 @@ fn an_empty_key_function_is_reported() {
     let any = || request("192.0.2.7", &[]);
     assert_keyless_requests(policy().key(key_fn(|_| None::<PartitionKey>)), any, &["what the key function looks for"]);
     assert_keyless_requests(policy().key(Tenant), any, &["problem=the tenant is missing"]);
-    // Several policies, one of which has its key.
+    // Of the two policies, one finds its key.
     let layer = RateLimitLayer::new([
         policy().key(Tenant).on_missing_key(MissingKey::Skip),
         Policy::new("all", Quota::per_hour(1)),

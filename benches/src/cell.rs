@@ -186,7 +186,7 @@ pub fn short(count: u64) -> String {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cell {
-    /// One hot key from two threads: is the burst admitted, and no more?
+    /// Two threads ask for one hot key: checks that exactly the burst is admitted.
     Exact(Of, KeyType),
     Decide(Of, Work),
     /// Each decision timed by itself while fresh keys arrive.

@@ -31,8 +31,8 @@ const ROUNDS: u32 = 3;
 /// Slower decisions are looked into.
 const SLOW: u64 = 100_000;
 
-/// In turn: filling, and then without a change, and with one, in each round. Each phase lasts as long as the first
-/// change needs.
+/// The phases: first the table is filled. Then each round runs without a change and with one. Every phase has the
+/// duration of the first change.
 const CALM: u64 = 1;
 const OVER: u64 = u64::MAX;
 

@@ -26,7 +26,7 @@ const COUNTED: u64 = 10_000;
 /// After how many requests a quick run counts, which includes the process's diagnostics.
 const QUICK_WARM_UP: u64 = 2_000;
 
-/// The process that callgrind runs: one row's requests, the last [`COUNTED`] of which it counts.
+/// The process that callgrind runs. It sends one row's requests, and callgrind counts the last [`COUNTED`].
 pub fn run(row: &str, scale: Scale) {
     let row = ROWS.into_iter().find(|it| it.name() == row).expect("a row's name");
     let mut call = layer::calls(row, Time::StandsStill);

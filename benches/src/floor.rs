@@ -50,7 +50,7 @@ where
     }
 }
 
-/// Does nothing, and so shows what any layer costs in an axum app.
+/// A layer that does nothing. Its time is the least that any layer adds to an axum app.
 #[derive(Clone)]
 pub struct Pass<S>(pub S);
 

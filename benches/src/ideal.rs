@@ -1,6 +1,6 @@
 //! A handwritten limiter, as a floor: it has our keyed hash, our two candidate sets with eight words each and our
 //! clock, and nothing else. One limit, no waits, no sweeps, no answer when both sets are full, and no lock: two threads
-//! that meet a new key at once may insert it twice. Its advantage over ours is what we could still gain.
+//! that meet a new key at once may insert it twice. Its advantage over ours is the most that we could still gain.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -32,7 +32,7 @@ pub fn pin_process(id: u32, n: usize) -> bool {
 }
 
 /// A command that runs a program on our `n`-th processor, if that can be done here. The program sees only one
-/// processor, and starts as many threads as on a machine with one.
+/// processor, and chooses its number of threads for that.
 #[allow(dead_code, reason = "only the benchmark of services starts programs so")]
 pub fn tied(n: usize, program: &OsStr) -> Command {
     let has_taskset = Command::new("taskset").arg("-V").stdout(Stdio::null()).status().is_ok_and(|it| it.success());

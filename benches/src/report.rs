@@ -16,7 +16,7 @@ pub struct Report {
     machine: String,
     quick: bool,
     pub stopped_early: bool,
-    /// References that varied so much that the cells compared to them were measured again.
+    /// References that varied too much, so the cells compared to them were measured again.
     again: BTreeSet<String>,
     /// By repetition.
     figures: HashMap<Cell, Vec<(usize, Figures)>>,

@@ -12,7 +12,7 @@ const HOT_IP: Work = Work::uniform(KeyType::Ip, HOT);
 const MILLION_IP: Work = Work::uniform(KeyType::Ip, MILLION);
 const MILLION_TEXT: Work = Work::uniform(KeyType::Text, MILLION);
 
-/// Decisions, by `governor` keyed: (what, who, of what, how timed, at least).
+/// Targets for decisions, relative to `governor` with keys: (name, limiter, work, timing, lowest ratio).
 const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
     ("one hot key", Of::Ours, HOT_IP, "loop", 1.3),
     ("1M uniform, IP, loop", Of::Ours, MILLION_IP, "loop", 2.9),
@@ -30,7 +30,8 @@ const DECISIONS: [(&str, Of, Work, &str, f64); 14] = [
     ("sliding window, 1M uniform, IP, loop", Of::Sliding, MILLION_IP, "loop", 1.8),
 ];
 
-/// A layer's addition to the bare service, by another's: (what, row, by, at most).
+/// Targets for the time that a layer adds to the bare service, relative to another layer: (name, layer, other layer,
+/// highest ratio).
 const LAYERS: [(&str, Row, Row, f64); 6] = [
     ("layer, admitted, no fields, by `tower_governor`", Row::Silent, Row::Governor, 1.2),
     ("layer, admitted, draft-11 fields, by `tower_governor` with headers", Row::Fields, Row::GovernorHeaders, 0.65),

@@ -13,8 +13,8 @@ use crate::values::{
     PendingAdjustment, Receipt, Shortfall,
 };
 
-/// Admits a key's requests as long as it has units that were [credited](crate::limiter::Credit) to it: units that a
-/// customer has bought, beyond the included quota. Nothing is restored by time.
+/// Admits a key's requests while it has units that were [credited](crate::limiter::Credit) to it: units that a customer
+/// has bought, beyond the included quota. Nothing is restored by time.
 ///
 /// Balances are kept in this process; a [`SharedBalance`](crate::SharedBalance) keeps balances on a server. Bought
 /// units are money, so keep them there: a balance in memory is gone when its process ends, and is in no

@@ -1,4 +1,4 @@
-//! Balances: [`Balance`] admits a key's requests as long as it has units that were credited to it.
+//! Balances: [`Balance`] admits a key's requests while the key has units that were credited to it.
 //!
 //! `values::account` is one key's account: its lots, and its debt. `accounts` keeps all keys' accounts in memory, in
 //! maps with locks; `shared` keeps them on a store that processes share. Both answer by the functions below.
@@ -22,8 +22,8 @@ use crate::values::{Decision, Expiry, Paid, Receipt};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct UnitsLeft {
     left: u64,
-    /// The time until so many units expire that the others do not pay for the request any more. Zero if enough units
-    /// never expire, or if they do not pay for it now.
+    /// The time until enough units expire that the rest no longer pays for the request. Zero if enough units never
+    /// expire, or if they do not pay for it now.
     suffice_for: Duration,
 }
 

@@ -25,8 +25,8 @@ impl Followed {
     }
 }
 
-/// Times count by their logarithm, so that a few slow requests do not hide what happens to the others: if a server
-/// takes twice as long for nine in ten, the mean of the times may hardly change.
+/// Times count by their logarithm, so that a few slow requests do not hide the others: if a server takes twice the time
+/// for nine in ten, the mean of the times may hardly change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Cohort {
     admitted: u64,
@@ -141,7 +141,7 @@ fn exp2(log: u64) -> u64 {
 }
 
 /// Whether the time per request grows from one limit to its double in proportion to it (`Some(true)`), or stays
-/// (`Some(false)`), by twice the standard error. `None` if neither is certain.
+/// (`Some(false)`), by twice the standard error. `None` if both are uncertain.
 pub(super) fn grows(low: &Cohort, high: &Cohort) -> Option<bool> {
     // The middle between the logarithms of one and two.
     let middle = low.time() + ONE / 2;
@@ -210,7 +210,7 @@ mod tests {
         let near = |time: u64, expected: u64| assert!(time.abs_diff(expected) < expected / 50, "{time}");
         let closed = cohort.closed(162 * MS);
         assert_eq!((closed.admitted(), closed.ended()), (4, 4));
-        // 10 ms, doubled once by 160 ms: one in four is sixteen times as long.
+        // 10 ms, doubled once by 160 ms: one in four takes sixteen times the time.
         near(closed.usual_time(), 20 * MS);
         cohort.forget(2 * MS);
         near(cohort.closed(162 * MS).usual_time(), 10 * MS);

@@ -1,9 +1,9 @@
 //! [`Doubling`]: finds the limit within a factor of two, from the times of few requests.
 //!
 //! It compares a limit with its half. If requests take equally long under both, the limit costs nothing, and its double
-//! is tried; if they take twice as long, the half serves the same number, and is compared with its own half. So a limit
-//! that is far too low or too high is left in steps of two, each of which takes some 16 requests if they are alike, and
-//! more if their times are scattered.
+//! is tried; if they take twice the time, the half serves the same number, and is compared with its own half. So a
+//! limit that is far too low or too high is left in steps of two, each of which takes some 16 requests if they are
+//! alike, and more if their times are scattered.
 //!
 //! A comparison of neighbours knows no normal time, which an incident or a slow start could spoil.
 
@@ -186,7 +186,7 @@ impl Doubling {
         let is_on_the_way_up = self.free >= self.half();
         let is_half_next = !is_on_the_way_up && low.error() >= high.error();
         if (if is_half_next { low } else { high }).ended() >= ENOUGH {
-            // A limit that is too high costs time, and one that is too low costs answers.
+            // A limit that is too high costs time, and a limit that is too low costs answers.
             return Some(self.high);
         }
         self.is_at_half = is_half_next;
@@ -229,7 +229,7 @@ impl Doubling {
         None
     }
 
-    /// A limit that costs nothing or little, since the next one that was tried costs more.
+    /// A limit that costs nothing or little, since the next limit that was tried costs more.
     fn between(&self, free: u64) -> u64 {
         if self.dear == u64::MAX { free } else { free + self.dear.saturating_sub(free) / 4 }
     }

@@ -303,7 +303,7 @@ impl Search {
             self.exact = LimitSearch::new(self.bounds.clone(), lost.before);
             self.lost = None;
             self.end_doubling();
-            // Twice as long each time, unless the last time is long ago.
+            // This time doubles with each repetition, unless the last one is long ago.
             let is_long_ago = now.saturating_sub(self.deaf_until) > self.deaf_for;
             let twice = if is_long_ago { 0 } else { self.deaf_for.saturating_mul(2) };
             self.deaf_for = twice.clamp(FIRST_DEAF, LONGEST_DEAF);

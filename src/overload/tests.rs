@@ -457,7 +457,7 @@ async fn requests_without_a_queue_are_shed() {
     release(&after, &running);
 }
 
-/// They take no more than the queue.
+/// They take at most the queue's places.
 #[tokio::test(start_paused = true)]
 async fn invented_keys_leave_nothing_behind() {
     let overload = overload(1).max_queue(100);

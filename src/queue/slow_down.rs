@@ -58,7 +58,7 @@ use crate::values::{Answer, Ask, Description, Inheritance, Quota, Receipt};
 /// # Refunds
 ///
 /// A [refund](crate::limiter::Permit::refund) lowers the level by the part of the charge that has not leaked yet. It
-/// shortens the delays of later requests, and not those of waiters.
+/// shortens the delays of later requests. Waiters keep theirs.
 ///
 /// # Live changes
 ///

@@ -128,7 +128,7 @@ impl LimiterError {
         Self::with_kind(AnswerKind::Unsupported, format!("policy `{policy}`: {}", Self::unsupported(mode)))
     }
 
-    /// The error for a limiter that cannot do what an operator asks for, with this reason. It has changed nothing.
+    /// The error for a limiter that does not support an operator's call, with this reason. It has changed nothing.
     pub(crate) fn cannot(reason: impl Into<String>) -> Self {
         Self::with_kind(AnswerKind::Unsupported, reason)
     }
@@ -174,8 +174,8 @@ impl LimiterError {
         Self::with_kind(AnswerKind::NoKey, format!("policy `{policy}`: {problem}"))
     }
 
-    /// Whether the limiter does not [answer](Self::unsupported) the mode in which it was asked, or cannot do what an
-    /// operator asked for, such as to credit a key.
+    /// Whether the limiter does not [answer](Self::unsupported) the mode in which it was asked, or does not support an
+    /// operator's call, such as crediting a key.
     #[must_use]
     pub fn is_unsupported(&self) -> bool {
         self.0.kind == AnswerKind::Unsupported

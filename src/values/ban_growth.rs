@@ -55,7 +55,7 @@ impl BanGrowth {
         (0..before.min(MOST_REPETITIONS)).fold(self.first, |span, _| span.saturating_mul(self.factor).min(self.most))
     }
 
-    /// The number of earlier bans that leads to a ban as long as `span`, which a server may have rounded up.
+    /// The number of earlier bans after which a ban takes `span`, which a server may have rounded up.
     pub(crate) fn bans_before(&self, span: Duration) -> u32 {
         let is_reached = |before: &u32| self.ban_after(*before).saturating_add(Duration::from_micros(1)) > span;
         (0..MOST_REPETITIONS).find(is_reached).unwrap_or(MOST_REPETITIONS)

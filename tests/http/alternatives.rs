@@ -1,4 +1,4 @@
-//! `Policy::or_else` and `and`: random policy trees against a naive ledger, and what clients and operators see.
+//! `Policy::or_else` and `and`: compares random policy trees with a naive ledger, and checks the responses.
 
 use std::convert::Infallible;
 use std::future::ready;

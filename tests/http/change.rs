@@ -66,7 +66,7 @@ async fn a_change_keeps_what_was_used() {
     assert!(matches!(limits.replace(Vec::<Policy>::new()), Err(PolicyError::NoPolicy)));
     assert_eq!(call(&mut before, "/").await.headers()["ratelimit-policy"], "\"p\";q=10;w=3600");
 
-    // After the limit is lowered, the key gets at most what is left of the new burst.
+    // After the limit is lowered, the key gets at most the rest of the new burst.
     limits.replace(policy(4)).unwrap();
     assert_eq!(call(&mut before, "/").await.status(), 503);
 }

@@ -58,7 +58,7 @@ fn layer(policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(policy)
 }
 
-/// Sends a request that is answered 200 at once. Returns what is left; `None` if it is rejected.
+/// Sends a request that is answered 200 at once. Returns the remaining units; `None` if the request is rejected.
 fn left(layer: &RateLimitLayer, request: Request<()>) -> Option<u64> {
     let hello = service_fn(|_: Request<()>| std::future::ready(Ok::<_, Infallible>(Response::new(()))));
     let response = layer.layer(hello).oneshot(request).now_or_never().expect("memory answers at once").unwrap();
@@ -165,7 +165,7 @@ fn repetitions_are_charged_until_the_body_ends() {
     let response = response.now_or_never().expect("the head is there").unwrap();
     assert_eq!(left(&layer, post("a", "k")), Some(7));
     drop(response);
-    // The repetition is over, too, but the record belongs to whichever request ended first.
+    // The repetition is over, too, but the record belongs to the request that ended first.
     assert_eq!([(); 2].map(|()| left(&layer, post("a", "k"))), [Some(7), Some(6)]);
     // Now only the first request's body.
     let Open { answer, response } = Open::send(&layer, post("a", "other")).unwrap();

@@ -223,7 +223,7 @@ fn requests_without_a_key_share_an_entry() {
     assert_eq!(rows(&layer, "api"), expected([("(shared)", 2)]));
 }
 
-/// Among a whole flood of clients, one that is rejected more often is found.
+/// The list finds the client with the most rejections, even in a flood of clients.
 #[test]
 fn one_client_in_a_flood_is_found() {
     let layer = RateLimitLayer::new(tracked("api"));

@@ -159,7 +159,8 @@ async fn the_handler_reports_the_cost() {
     let limiter = timed(TokenBucket::new(Quota::per_hour(100)), &clock());
     let layer =
         RateLimitLayer::builder(by_rows(Policy::new("rows", limiter)).cost(10).key(User::key())).verdict().build();
-    // Less than was charged, as much, more, and more than is left, in which case all that is left is charged.
+    // The handler reports less than was charged, the same, more, and more than is left. In the last case the rest is
+    // charged.
     for (rows, left) in [(0, 100), (4, 96), (10, 86), (50, 36), (200, 0)] {
         let answer = send(&layer, "a", 200, rows).await;
         assert_eq!((answer.status, answer.left()), (200, left), "{rows} rows");

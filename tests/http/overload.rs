@@ -205,7 +205,7 @@ fn an_overloaded_server_charges_no_quota() {
     }
 }
 
-/// They take neither units nor a place in the overload limiter.
+/// A request that the rate limit rejects takes no units and no place in the overload limiter.
 #[test]
 fn rate_limited_requests_take_no_place() {
     let server = Arc::new(Server::default());

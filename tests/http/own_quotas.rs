@@ -305,7 +305,7 @@ async fn a_quota_per_request_limits_nothing() {
             if is_alternating {
                 assert_eq!(send(&layer, "ada", other, 200).await.0, 200);
             }
-            // Time pays what was used, at the last request's rate.
+            // Between two requests, the debt is paid at the last request's rate.
             clock.advance(Duration::from_millis(100));
             admitted += u32::from(send(&layer, "ada", login, 200).await.0 == 200);
             clock.advance(Duration::from_millis(100));

@@ -245,7 +245,7 @@ fn verdict(kind: &Kind, options: &[Opt]) -> Result<(), String> {
     RateLimitLayer::try_new(policy).map(drop).map_err(|error| error.to_string())
 }
 
-/// The kind with which the test tries a pair of options: the one that they need, or memory.
+/// The kind of limiter with which the test tries a pair of options: the kind that they need, or memory.
 fn usual_kind(options: &[Opt]) -> &'static Kind {
     kind(match () {
         _ if options.iter().any(|option| [PriorityFn, WeightFn].contains(option)) => "`Overload`",

@@ -160,9 +160,9 @@ async fn send_through(layer: &RateLimitLayer, gate: tokio::sync::watch::Receiver
     response.into_body().collect().await.unwrap();
 }
 
-/// While a debt lasted, each next request paid as much as fitted beside its own cost, and time paid nothing. At 100 per
-/// hour, requests that cost 10,000 each got 10,010 in each hour, and a client that owed 5,900 got one per hour after a
-/// year of silence.
+/// While a debt lasted, each next request paid a part of it, up to the room beside its own cost, and time paid nothing.
+/// At 100 per hour, requests that cost 10,000 each got 10,010 in each hour, and a client that owed 5,900 got one per
+/// hour after a year of silence.
 #[tokio::test]
 async fn time_pays_debts_at_the_quotas_rate() {
     let hour = MINUTE * 60;
@@ -232,7 +232,7 @@ async fn resets_and_refunds_leave_no_debt() {
     send(&layer, &[7], 0).await;
     let _ = layer.handle().reset("units", "alice").await.unwrap();
     assert_eq!(peek(&layer).await.remaining(), 10);
-    // Two units of its own, one of which is refunded. Nothing is refunded for the forgiven units.
+    // The request is charged two units, and one is refunded. Nothing is refunded for the units that the reset forgave.
     send(&layer, &[1], 0).await;
     assert_eq!(peek(&layer).await.remaining(), 9);
 }

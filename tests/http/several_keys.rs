@@ -176,7 +176,7 @@ fn report(cost: u64) -> Request<()> {
     request
 }
 
-/// The charge takes what is left, and rejects nothing.
+/// The charge takes the remaining units, and the request is admitted.
 #[test]
 fn a_spent_cost_takes_the_rest() {
     let clock = clock();

@@ -96,7 +96,7 @@ fn identities_tell_extractors_apart() {
     assert_eq!((a, Counted { calls: Arc::default(), identity: None }).identity(), None);
 }
 
-/// The same three policies, which share the key or read it each.
+/// Makes three policies that share the key if `peers`, and otherwise read it each.
 fn layers(clock: &ManualClock, peers: bool) -> RateLimitLayer {
     fn policy(name: &'static str, limiter: impl tower_sluice::limiter::IntoLimiter, peers: bool) -> Policy {
         let policy = Policy::new(name, limiter);

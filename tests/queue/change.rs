@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tower_sluice::limiter::Ask;
 use tower_sluice::{LeakyQueue, Limiter, PartitionKey, Quota};
 
-/// In tokens, and at most what is still owed.
+/// A refund gives tokens back, and at most the tokens that are still owed.
 #[tokio::test(start_paused = true)]
 async fn charges_before_a_change_are_refunded() {
     let key = PartitionKey::from("key");

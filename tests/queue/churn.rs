@@ -120,6 +120,6 @@ async fn a_bucket_meters_the_attempts() {
     let (start, comes) = (Instant::now(), tokio::spawn(call("comes")));
     assert_eq!(waits.await.unwrap().unwrap().status(), StatusCode::OK);
     assert_eq!(comes.await.unwrap().unwrap().status(), StatusCode::OK);
-    // The turn after the one that was used already.
+    // The next turn, because the first was used already.
     assert!(start.elapsed() <= MS * 21, "{:?}", start.elapsed());
 }

@@ -1,4 +1,4 @@
-//! How many keys a queue remembers, and what happens to further keys.
+//! Checks the number of keys that a queue remembers, and how it decides on further keys.
 
 use std::time::Duration;
 

@@ -180,8 +180,8 @@ async fn waiters_move_up_when_one_leaves() {
     }
 }
 
-/// The driver once slept until the turn of a head that had left, and missed one that came sooner: an empty FIFO was
-/// compared as if it were due before all others.
+/// The driver once slept until the turn of a head that had left, and missed an earlier turn, because it took an empty
+/// FIFO for the next one due.
 #[tokio::test(start_paused = true)]
 async fn a_leaving_head_delays_no_other_key() {
     let queue = every_10_ms();

@@ -40,7 +40,7 @@ async fn a_waiter_may_be_dropped_anywhere() {
         for waiter in others {
             delays.push(waiter.await.unwrap().unwrap().delay());
         }
-        // Its turn was at 10 ms; the next waiter got what was left of it.
+        // Its turn was at 10 ms, and the next waiter got the rest of that turn.
         let first = millis.clamp(10, 20);
         assert_eq!(delays, [MS * first, MS * (first + 10)], "{looks} looks, dropped at {millis} ms");
         assert_eq!(queue.waiting(), 0);

@@ -127,7 +127,7 @@ impl Oracle {
         }
     }
 
-    /// Returns what an arrival with this patience would get.
+    /// Returns the answer to an arrival with this patience.
     pub(super) fn check(&self, now: u64, cost: u64, patience: u64) -> Arrival {
         let Rules { burst, capacity, max_wait, limit } = self.present();
         let head = self.head_turn(cost);
@@ -185,7 +185,7 @@ impl Oracle {
         self.release(now);
     }
 
-    /// Applies other rules: the debt stays as many requests, and waiters are checked again, in order.
+    /// Applies other rules: the debt keeps its number of requests, and waiters are checked again, in order.
     pub(super) fn change(&mut self, now: u64, rules: Rules) {
         self.release(now);
         let before = self.present().limit;
@@ -215,7 +215,7 @@ impl Oracle {
     }
 
     /// Whether the queue may have forgotten under which quota a charge was made. It forgets that with a key that owes
-    /// nothing, and another refund or a faster quota may have paid the charge too soon. What a refund then returns is
+    /// nothing, and another refund or a faster quota may have paid the charge too soon. Then the size of a refund is
     /// not defined.
     pub(super) fn is_undefined(&self, now: u64) -> bool {
         self.has_had_own && self.is_idle(now) && self.departures.iter().any(|departure| departure.last_paid > now)

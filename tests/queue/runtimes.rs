@@ -48,7 +48,7 @@ fn pass(queue: &LeakyQueue, key: &PartitionKey) {
     assert!(matches!(queue.decide(&Ask::charge(key, 1)), Answer::Ready(Ok(now)) if now.is_allowed()));
 }
 
-/// What the first waiter's runtime does while others wait.
+/// The first waiter's runtime, while others wait.
 #[derive(Clone, Copy, Debug)]
 enum Trouble {
     /// Nothing: the first waiter lives on the others' runtime.
@@ -522,8 +522,8 @@ fn a_panicking_waker_costs_no_wake_up() {
     assert_eq!(woken, [1; 10], "when the runtime goes down");
 }
 
-/// Lets the turns of `keys` keys come at one moment. Returns how many turns came, and how long it took, between two
-/// polls of another task on the only thread, at the most; and how long all turns took.
+/// Lets the turns of `keys` keys come at one moment, while another task runs on the only thread. Returns the most turns
+/// between two polls of that task, the longest time between two polls, and the time for all turns.
 fn longest_stall(keys: u64) -> (usize, Duration, Duration) {
     paused().block_on(async {
         let queue = Arc::new(LeakyQueue::new(Quota::per_second(1)).max_queue(1));
@@ -583,8 +583,9 @@ fn sixty_thousand_turns_let_others_run() {
     assert!(longest <= all / 10, "{longest:?} of {all:?} between two polls of another task");
 }
 
-/// Until a worker yields, it keeps the task that it spawned or woke last to itself. That was the driver, so a request
-/// that joined and then computed for two seconds delayed the waiters of all keys by two seconds, beside an idle worker.
+/// Until a worker yields, it keeps the task that it spawned or woke last to itself. When this task was the driver, a
+/// request that joined and then computed for two seconds delayed all keys' waiters by two seconds, although another
+/// worker was idle.
 #[test]
 fn a_computing_worker_delays_no_waiter() {
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

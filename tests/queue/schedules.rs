@@ -174,7 +174,8 @@ impl Trial {
             }
             (Ok(decision), Outcome::Displaced { cost, patience, own }) => {
                 let oracle = &self.oracles[ticket.key];
-                // What an arrival would get now; at least a nanosecond, since it must come again.
+                // The answer that an arrival would get now; the wait is at least a nanosecond, since it must come
+                // again.
                 let is_that_of = |oracle: &Oracle| {
                     let retry_after = match oracle.check(self.now(), cost, patience) {
                         Arrival::Rejected { retry_after } => retry_after,

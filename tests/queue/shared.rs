@@ -414,7 +414,8 @@ async fn patience_bounds_a_wait() {
     assert!(within(SECOND + Duration::from_nanos(1)).await.is_allowed());
 }
 
-/// As long as the answer to one request holds. The queue notices a reservation that this process returns.
+/// While the answer to one request is valid, the queue makes no call. It notices a reservation that this process
+/// returns.
 #[tokio::test(start_paused = true)]
 async fn a_full_queue_rejects_without_calls() {
     let map = Map::far(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Checks `llms.txt`: its size, and that its signatures name what exists. Doc tests compile its programs.
+//! Checks `llms.txt`: its size, and that its signatures name existing items. Doc tests compile its programs.
 
 use std::collections::BTreeSet;
 

@@ -27,7 +27,7 @@ const SOURCES: &[(&str, &[&str])] = &[
 /// Files whose numbers do not depend on the seed, since documents quote their results.
 const QUOTED: &[&str] = &["tests/store/accuracy.rs", "examples/overload/", "examples/capacity/"];
 
-/// This file, which names all sources, and the one that configures proptest.
+/// This file, which names all sources, and the file that configures proptest.
 const EXEMPT: &[&str] = &["tests/repository/randomness.rs", "tests/support/cases.rs"];
 
 /// Returns the mistakes in a file, each with its line.
@@ -53,7 +53,7 @@ fn mistakes(path: &str, text: &str) -> Vec<String> {
         {
             note(index, "a property without the seed of the run: begin it with `#![proptest_config(cases(256))]`");
         }
-        // No test covers what a program's loop does first.
+        // The order in a program's own loop is left to chance, because no test depends on it.
         let is_program = path.starts_with("crates/sluice/");
         let is_tested = !is_program && ["src/", "crates/", "tests/"].iter().any(|folder| path.starts_with(folder));
         let mut next = lines[index + 1..].iter().map(|line| line.trim()).filter(|line| !line.starts_with("//"));

@@ -98,8 +98,8 @@ fn keyed(key: &[u8], address: u32) -> Request<()> {
     request
 }
 
-/// A thousand API keys and addresses: no response contains one, and neither do the log up to `info` and the metrics,
-/// which do not gain series between the first and the last.
+/// Sends a thousand API keys and addresses. None may be in a response, in the log up to `info`, or in the metrics, and
+/// the metrics must not gain series from the first to the last.
 #[test]
 fn no_output_shows_a_key() {
     let recorder = PrometheusBuilder::new().build_recorder();

@@ -112,7 +112,7 @@ fn quota() -> impl Strategy<Value = Quota> {
     (limit, period).prop_map(|(limit, period)| Quota::per(limit, Duration::from_nanos(period)))
 }
 
-/// Traces whose steps are about as long as the quota's interval or its period.
+/// Traces with steps of about the quota's interval or its period.
 fn trace(quota: Quota, max: u64) -> impl Strategy<Value = Vec<(u64, u64)>> {
     let period = u64::try_from(quota.period().as_nanos()).unwrap();
     let interval = period / quota.limit();

@@ -128,7 +128,7 @@ impl Layers {
         self.clock.now().as_nanos()
     }
 
-    /// Gives one layer, or both, a new limiter, or one that was in force before.
+    /// Gives one layer, or both, a new limiter or an earlier one.
     fn change(&mut self, context: &str) {
         let now = self.now();
         let fresh = Self::quota(&mut self.random);

@@ -125,8 +125,8 @@ fn a_shared_budget_has_one_quota() {
     assert!(passed <= 5, "{passed} of 5");
 }
 
-/// A key that had inherited, and found no room, was judged by its inherited or its shared count, whichever was greater.
-/// After 17 of 20 before the change, it passed 20 more.
+/// A key that had inherited, and found no room, was judged by the greater count: its inherited or its shared one. After
+/// 17 of 20 before the change, it passed 20 more.
 #[test]
 fn an_inheriting_key_keeps_its_limit() {
     fn check<A: Algorithm>(of: impl Fn(u64) -> A, has_quotas: bool) {

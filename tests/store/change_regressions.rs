@@ -205,7 +205,7 @@ fn a_new_capacity_is_honoured() {
     assert_eq!((first, again, larger.evicted_live()), (5_000, 0, 0));
 }
 
-/// A typo makes one table's ticks as long as a token, and is corrected.
+/// A typo sets one table's ticks to a token's time, and is then corrected.
 #[test]
 fn a_huge_quota_leaves_successors_exact() {
     let clock = clock();
@@ -218,7 +218,7 @@ fn a_huge_quota_leaves_successors_exact() {
             layer.handle().replace(policy(bucket(quota))).unwrap();
         }
         let interval = quota.period() / u32::try_from(quota.limit()).unwrap();
-        // Shortly before the end of a tick that is as long as a token.
+        // Shortly before the end of a tick that lasts for one token.
         clock.advance(interval - interval / 100);
         assert_eq!(passing(&layer, "b", 20), quota.max_burst());
         clock.advance(interval - interval / 1_000);

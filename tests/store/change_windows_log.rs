@@ -27,7 +27,7 @@ struct Event {
     number: Option<usize>,
 }
 
-/// What a limiter should decide, given its counts.
+/// The decision that a limiter should make, given its counts.
 #[derive(Clone)]
 struct Log {
     limit: u64,
@@ -100,7 +100,7 @@ impl<A: Algorithm> Layers<A> {
         self.clock.now().as_nanos()
     }
 
-    /// Gives one layer, or both, a new limiter, or one that was in force before.
+    /// Gives one layer, or both, a new limiter or an earlier one.
     fn change(&mut self, changes_period: bool, context: &str) {
         // Sliding windows count the greatest limit behind locks.
         let limit = self.random.pick(&[1, 3, 5, 5, 50, 70_000]);

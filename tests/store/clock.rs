@@ -1,5 +1,5 @@
-//! Clocks that are set back, and forward again, under a bucket in memory: it admits no more than with a clock that
-//! keeps running, and advertised waits are true by the clock as it stands.
+//! Clocks that are set back, and forward again, under a bucket in memory: it admits at most the requests that it would
+//! with a clock that keeps running, and advertised waits are true by the present clock.
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -56,8 +56,8 @@ fn a_twice_reversed_clock_admits_no_burst() {
     }
 }
 
-/// For any clock readings, a key gets its burst, and what it earns while the clock goes forward. Time that the clock
-/// passes twice counts twice: a key whose debt was paid owes nothing.
+/// For any clock readings, a key gets its burst, plus the tokens that it earns while the clock goes forward. Time that
+/// the clock passes twice counts twice: a key whose debt was paid owes nothing.
 #[test]
 fn readings_admit_no_more_than_forward_steps() {
     const KEYS: u64 = 5;

@@ -44,7 +44,7 @@ fn a_period_round_trip_restarts_windows() {
     }
     assert_eq!(in_a_minute(FixedWindow::new, 10), 10_100);
     assert_eq!(in_a_minute(SlidingWindow::new, 10), 10_100);
-    // 1,000, and what is paid while it is under the faster plan.
+    // 1,000, and the tokens that it earns while it is on the faster plan.
     assert_eq!(in_a_minute(TokenBucket::new, 10), 1_360);
 }
 

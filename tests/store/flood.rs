@@ -189,7 +189,7 @@ fn own_quotas_hold_in_any_flood() {
     check(SlidingWindow::new(Quota::per_second(1)));
 }
 
-/// A window has one second per unit, so that keys are worth as much as those above.
+/// A window has one second per unit, so a key has the value of a bucket's key above.
 #[test]
 fn windows_hold_or_lock_none_out() {
     for (burst, spends) in [(1, 1), (5, 1), (5, 5)] {

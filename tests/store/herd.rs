@@ -21,7 +21,7 @@ fn ask(limiter: &impl Limiter, client: u64) -> Decision {
     charge(limiter, client, 1)
 }
 
-/// What happened to a herd of clients.
+/// The results for a herd of clients.
 #[derive(Debug)]
 struct Herd {
     /// The greatest share among all clients that was readmitted within one second, in percent.

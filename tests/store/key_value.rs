@@ -550,7 +550,7 @@ async fn a_great_debt_resembles_no_fast_clock() {
     assert_eq!(process(&map, &clock, large).acquire(&key, 1).await.unwrap().remaining(), 999);
 }
 
-/// A process that was ahead made the charge, and one that is not refunds it.
+/// A process with a fast clock made the charge, and a process with a right clock refunds it.
 #[tokio::test]
 async fn a_charge_made_ahead_is_refunded() {
     let (map, clock) = (Arc::default(), ManualClock::starting_at(NOW));

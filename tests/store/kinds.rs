@@ -118,7 +118,7 @@ fn charges_before_a_change_are_refunded() {
     }
 }
 
-/// They fill several table pages, each of which is copied by itself.
+/// The keys fill several table pages, and each page is copied by itself.
 #[test]
 fn an_heir_keeps_twenty_thousand_keys() {
     for (name, kind) in KINDS {
@@ -165,7 +165,7 @@ fn counts_survive_lowered_and_raised_limits() {
         let limiter = limiter(SlidingWindow::new(Quota::per_day(limit)), clock, 100);
         if has_quotas { with_quotas(limiter) } else { limiter }
     };
-    // Under the limiter's quota, under keys' own quotas, and under one that is greater than the limiter's.
+    // Under the limiter's quota, under keys' own quotas, and under a key's quota that is greater than the limiter's.
     for (limit, has_quotas) in [(MANY, false), (MANY, true), (10, true)] {
         let clock = clock();
         let mut present = of(limit, &clock, has_quotas);

@@ -51,7 +51,7 @@ fn a_suspended_key_keeps_its_use() {
 trait Model: Clone {
     fn new(quota: Quota) -> Self;
 
-    /// Lets the key continue under another quota, with what it has used.
+    /// Lets the key continue under another quota, with its used units.
     fn convert(&mut self, quota: Quota, now: u64);
 
     /// Returns how much would be left after `cost` units; `None` if they do not fit.
@@ -177,8 +177,8 @@ fn asked(limiter: &dyn Limiter, Step { key, cost, quota, mode }: &Step) -> Decis
     decided(limiter.decide(&Ask::charge(&PartitionKey::from(*key), *cost).under(*quota).to(*mode)))
 }
 
-/// Asks a limiter and its model equal questions, and compares their decisions, what is left, and when a rejected
-/// request fits.
+/// Asks a limiter and its model equal questions, and compares their decisions, the remaining units, and the time at
+/// which a rejected request fits.
 fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u64) {
     let (mut random, clock) = (Random::new(seed), clock());
     let mut own = quota(&mut random, is_bucket);
@@ -194,7 +194,7 @@ fn follows<A: Algorithm, M: Model>(of: fn(Quota) -> A, is_bucket: bool, seed: u6
         let pause = random.pick(&[1, SECOND / 50, SECOND, 20 * SECOND]);
         clock.advance(Duration::from_nanos(random.below(pause) + 1));
         if random.below(60) == 0 {
-            // A live change to the limiter's own quota, or to one that is asked with quotas, or without.
+            // A live change to the limiter's own quota, to a limiter with or without keys' own quotas.
             (own, has_quotas) = (quota(&mut random, is_bucket), is_bucket && is_exact || random.below(2) == 0);
             let heir = self::limiter(of(own), &clock);
             assert!(!has_quotas || take_quotas(&*heir));

@@ -1,4 +1,4 @@
-//! The memory store's tables under load: floods, races, and what happens when they are full.
+//! The memory store's tables under load: floods, races, and full tables.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,7 +68,7 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
             let threads = [scope.spawn(ask_for_all), scope.spawn(ask_for_all)];
             threads.map(|thread| thread.join().unwrap())
         });
-        // Key by key: one that shares a slot and is rejected must not hide one that is admitted twice.
+        // Key by key: a key that is rejected because it shares a slot must not hide a key that is admitted twice.
         let twice = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine && **theirs).count();
         assert_eq!(twice, 0, "round {round}");
         let admitted = mine.iter().zip(&theirs).filter(|(mine, theirs)| **mine || **theirs).count() as u64;
@@ -79,7 +79,7 @@ fn are_charged_once<A: Algorithm + Copy>(algorithm: A, rounds: u64) {
 }
 
 /// Four threads decide on a few keys while the clock advances, ten million times with all rounds. At every step each
-/// key gets exactly what the algorithm alone would admit, and no interval sees too much.
+/// key gets exactly the requests that the algorithm alone would admit, and no interval gets too many.
 #[test]
 fn no_interval_admits_too_much() {
     admits_what_the_algorithm_does(TokenBucket::new(Quota::per_second(1_000).burst(64)), rounds(80, 1_000) as u64);

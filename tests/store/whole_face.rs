@@ -52,7 +52,7 @@ impl MapServer {
 }
 
 impl Content {
-    /// What a key has at `now`.
+    /// A key's state at `now`.
     fn kept(&self, name: &str, now: Timestamp) -> Kept {
         let mut kept = self.keys.get(name).cloned().unwrap_or_default();
         if !kept.standing.is_in_force(now) {
@@ -133,9 +133,9 @@ impl<A: Portable + Clone> Backend<A> for MapServer {
 /// A key in a call, with any algorithm.
 struct MapPart {
     name: String,
-    /// What the key has after a charge; `None` without room.
+    /// Returns the key's state after a charge; `None` without room.
     charge: Charge,
-    /// What it had before, and whether it was charged.
+    /// The time of the read, the state before it, and whether the key was charged.
     read: Option<(Timestamp, Kept, bool)>,
 }
 

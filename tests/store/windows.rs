@@ -24,7 +24,7 @@ fn numbers(decision: &Decision) -> (Outcome, u64, u64, Duration) {
     (decision.outcome(), decision.limit(), decision.remaining(), decision.reset_after())
 }
 
-/// Draws a clock step: none, within a window, over some, and over so many that a word's count repeats.
+/// Draws a clock step: none, within a window, over some windows, and over enough for a word's count to repeat.
 fn step(random: &mut Random, period: u64) -> u64 {
     let within = random.below(period);
     match random.below(16) {
@@ -38,8 +38,9 @@ fn step(random: &mut Random, period: u64) -> u64 {
     }
 }
 
-/// Charges, peeks, refunds and resets. The clock only goes forward. If it were set back, the algorithm's states would
-/// come back, but not what the table cleared when an epoch began, nor what was refunded in whole.
+/// Charges, peeks, refunds and resets. The clock only goes forward. If it were set back, the algorithm would see its
+/// earlier states again. The table would not, because it clears words when an epoch begins, and after a refund in
+/// whole.
 fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
     const KEYS: usize = 4;
     let (limiter, clock) = limiter(algorithm, 64);
@@ -71,7 +72,8 @@ fn decides_like<A: Algorithm + Copy>(algorithm: A, seed: u64) {
             1 => {
                 let _ = limiter.decide(&Ask::reset(&key));
                 states[index] = None;
-                // After a reset, neither the key's charges are refunded nor those by one in 256 other keys.
+                // After a reset, the key's earlier charges cannot be refunded. The charges to one in 256 other keys
+                // cannot, either.
                 charges.clear();
             }
             2 => {
@@ -210,7 +212,7 @@ fn repeating_indices_are_no_present_windows() {
     ended_windows_make_room(FixedWindow::new(Quota::per(u64::from(u32::MAX), Duration::from_secs(5))));
 }
 
-/// A clock that is set back, or to the end of its range, neither hangs a request nor admits more. Windows that the wall
+/// A clock that is set back, or to the end of its range, hangs no request and admits none more. Windows that the wall
 /// clock names count an hour twice if it passes twice (`wall_clock.rs`).
 fn survives_any_clock<A: Algorithm>(algorithm: A) {
     let limit = algorithm.quota().limit();

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::await_until;
 
-/// This process's ports. No other test process gets one of them: the first port in a block is bound for as long as the
-/// process lives, and marks the block as taken. All are below the ports that the system gives to outgoing connections
+/// This process's ports. No other test process gets one of them: the first port in a block stays bound until the
+/// process ends, and marks the block as taken. All are below the ports that the system gives to outgoing connections
 /// (from 32,768 on), since such a connection could take a port before its server does.
 pub fn free_port() -> u16 {
     const FIRST: u16 = 16_384;

@@ -123,7 +123,7 @@ impl PostgresServer {
         }
     }
 
-    /// Kills it if it runs, and starts it again on its port, with what it had committed.
+    /// Kills it if it runs, and starts it again on its port, with the transactions that it had committed.
     pub fn restart(&mut self) {
         self.kill();
         self.postmaster = spawn(&self.folder, &self.environment);
@@ -218,7 +218,7 @@ impl Drop for Pgbouncer {
 }
 
 /// A folder for all of this process's clusters, and a process that outlives this one: it stops the remaining servers,
-/// and removes the folder. Nothing drops the shared server, nor any server of a process that is killed.
+/// and removes the folder. Nobody drops the shared server, or the servers of a process that is killed.
 struct Clusters {
     folder: PathBuf,
     _guard: Child,

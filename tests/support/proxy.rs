@@ -1,4 +1,4 @@
-//! A TCP proxy that does to its connections what networks do. The fault is set while it runs.
+//! A TCP proxy that delays, cuts and loses data, as networks do. The fault is set while it runs.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

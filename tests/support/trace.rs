@@ -1,4 +1,4 @@
-//! Random traces that continue until they have met what they test.
+//! Random traces that continue until every case under test has occurred.
 
 /// A random trace that continues until it has met enough of each thing that it is there to test.
 ///

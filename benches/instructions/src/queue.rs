@@ -1,4 +1,5 @@
-//! The instructions for a request that a queue lets through, and for one that joins its line and leaves it.
+//! Counts the instructions for a request that passes a queue at once, and for a request that joins the line and leaves
+//! it.
 
 use std::hint::black_box;
 

@@ -26,7 +26,7 @@ impl Report {
         Self { is_pinned, rows, cells: Cells(Vec::new()), again: BTreeSet::new() }
     }
 
-    /// Whether the peer varied so much that all is measured again.
+    /// Whether all rows must be measured again, because the peer varied too much.
     pub fn is_restless(&self, concurrency: usize) -> bool {
         self.cells.variation(PEER, concurrency, PER_SECOND) > steady::MOST
     }

@@ -70,8 +70,8 @@ pub fn measure(Plan { server, row, concurrency, time }: Plan) -> Outcome<Sample>
     })
 }
 
-/// PostgreSQL plans a statement again the first five times that a connection executes it. That is expensive, and over
-/// here.
+/// PostgreSQL plans a statement again the first five times that a connection executes it. This warm-up gets these
+/// expensive executions out of the way.
 async fn warm_up(subject: &Arc<Subject>, keys: &load::Keys, concurrency: usize, admits: bool) -> Outcome<()> {
     const EACH: u64 = 20;
     let mut order = Uniform::new(keys.len() as u64, 4);

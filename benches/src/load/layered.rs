@@ -21,7 +21,7 @@ pub type Hello = ServiceFn<fn(Request<()>) -> Ready<Result<Response<()>, Infalli
 #[derive(Clone)]
 pub struct Caller(pub Arc<String>);
 
-/// A service that all callers call in turn, like one that serves a connection.
+/// A service that all callers call in turn, as requests on one connection call theirs.
 pub struct Layered<S>(Mutex<S>);
 
 impl<S> Layered<S> {

@@ -17,7 +17,7 @@ pub struct Figures {
     rate_error: f64,
     gap_error: [f64; 2],
     late: [f64; 2],
-    /// Requests that left after one that had come later.
+    /// Requests that a later request overtook.
     passed: usize,
     most_in_ten: usize,
 }

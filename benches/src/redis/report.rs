@@ -29,7 +29,7 @@ const PER_SECOND: Figure = |sample| sample.per_second;
 const P50: Figure = |sample| sample.p50;
 
 impl Report {
-    /// Whether the targets' reference varied so much that all is measured again.
+    /// Whether all rows must be measured again, because the targets' reference varied too much.
     pub fn is_restless(&self, concurrency: usize) -> bool {
         let peer = self.cells.variation(TOWER, concurrency, PER_SECOND);
         let floor = self.cells.variation(PING, concurrency, P50);

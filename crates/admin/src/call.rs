@@ -1,4 +1,4 @@
-//! [`Call`]: what a request asks for, by its path.
+//! [`Call`]: the operation that a request asks for, by its path.
 
 use http::{Method, StatusCode};
 

@@ -1,4 +1,4 @@
-//! [`Members`]: a call's body, and what its members say.
+//! [`Members`]: a call's body as JSON, and the values of its members.
 
 use std::time::Duration;
 

@@ -142,7 +142,7 @@ impl<T> Value for Vec<T> {
     }
 }
 
-/// A type with a few words, each of which stands for a value.
+/// A type with a few words, one for each value.
 pub(crate) trait NamedValues: Sized + 'static {
     const WORDS: &'static [(&'static str, Self)];
 }

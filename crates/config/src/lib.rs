@@ -565,8 +565,9 @@ fn begins_with_two_hex_digits(text: &str) -> bool {
     text.as_bytes().first_chunk().is_some_and(|digits: &[u8; 2]| digits.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// Returns a path with `{}` for each parameter, and `{*}` for one that spans several segments, because a router does
-/// not accept two paths that differ only in parameter names. A handler's path may also have `{{`, which is a brace.
+/// Returns a path with `{}` for each parameter, and `{*}` for a parameter that spans several segments, because a router
+/// does not accept two paths that differ only in parameter names. A handler's path may also have `{{`, which is a
+/// brace.
 fn without_parameter_names(path: &str) -> String {
     let nameless = |segment| match segment {
         brace if str::starts_with(brace, "{{") => brace,

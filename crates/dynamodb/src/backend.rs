@@ -222,8 +222,8 @@ impl<A: Kept> KeyItem<A> {
         self.table.delete_each(self.keys(&later), &standing::is_from_before(since)).await
     }
 
-    /// For a key with an item per window: when each later window begins, up to the one that begins when a standing is
-    /// over. At most [`MOST_ITEMS`] with the present window.
+    /// Returns the beginnings of the later windows, for a key with an item per window, up to the window in which a
+    /// standing is over. At most [`MOST_ITEMS`] with the present window.
     fn later_windows(&self, now: Timestamp, until: Timestamp) -> Vec<Timestamp> {
         let next = |at: &Timestamp| self.algorithm.item_ends(*at).filter(|end| *end <= until);
         std::iter::successors(next(&now), next).take(MOST_ITEMS - 1).collect()

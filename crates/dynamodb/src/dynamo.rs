@@ -14,7 +14,7 @@ use crate::clock_check::ClockCheck;
 use crate::items::LONGEST_WAY;
 use crate::table::{SharedClock, Table};
 
-/// How many calls a process may have in flight by default: as many as one partition writes within a second.
+/// How many calls a process may have in flight by default: the writes that one partition makes in a second.
 const IN_FLIGHT: usize = 1_000;
 
 /// A table on DynamoDB, which many limiters can share, each with its own [settings](crate::DynamoStore).
@@ -57,7 +57,7 @@ impl Dynamo {
     }
 
     /// Sets how long a decision may take in total, even if it needs two writes; 100 ms by default. If DynamoDB has not
-    /// answered by then, the policy decides what happens to the request, and units that DynamoDB may have charged stay
+    /// answered by then, the policy decides whether to admit the request, and units that DynamoDB may have charged stay
     /// charged.
     ///
     /// # Panics

@@ -66,7 +66,7 @@ pub(crate) struct StandingChange {
     pub(crate) reason: OverrideReason,
 }
 
-/// A row that replaces the one that was read.
+/// A new row, which replaces the row that was read.
 #[derive(Clone)]
 pub(crate) struct Written {
     numbers: Numbers,

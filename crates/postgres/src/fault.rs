@@ -55,7 +55,7 @@ pub enum FaultKind {
     ShuttingDown,
     /// The server has no space left.
     DiskFull,
-    /// The server has as many connections as it accepts.
+    /// The server accepts no further connection.
     TooManyConnections,
     /// Other processes changed the key each time before it was written, until too little time was left. Nothing was
     /// charged.

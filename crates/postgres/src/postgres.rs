@@ -22,8 +22,8 @@ const IN_FLIGHT: usize = 1_000;
 /// After this many new rows, a process deletes those that expired some time ago.
 const NEW_ROWS: u32 = 16;
 
-/// How many rows it examines then. While one row in 16 expired more than a minute ago, it deletes as many as it makes,
-/// so at a steady rate of new keys, no more than that did.
+/// How many rows it examines then. If one row in 16 has been expired for a minute, a process deletes one row per new
+/// row. So at a steady rate of new keys, at most one row in 16 is such a row.
 const EXAMINED: i64 = 16 * NEW_ROWS as i64;
 
 const SWEEP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -44,11 +44,11 @@ struct Sweeps {
 ///
 /// # Connections
 ///
-/// The store has at most as many connections as the [pool](Pool) may have, and while no connection can be made, one
-/// attempt more. Each has a `statement_timeout` at three quarters of the [timeout](Self::timeout), so that the server
-/// itself ends a statement that its request has given up, and `enable_seqscan = off`, so that no plan reads the whole
-/// table. The store makes connections when requests need them, and they outlive those requests: connecting may take up
-/// to a minute. If a statement gets no answer, its connection is closed, and never used again.
+/// The store opens at most the number of connections that the [pool](Pool) allows, and while no connection can be made,
+/// one attempt more. Each has a `statement_timeout` at three quarters of the [timeout](Self::timeout), so that the
+/// server itself ends a statement that its request has given up, and `enable_seqscan = off`, so that no plan reads the
+/// whole table. The store makes connections when requests need them, and they outlive those requests: connecting may
+/// take up to a minute. If a statement gets no answer, its connection is closed, and never used again.
 ///
 /// This process has at most one statement in flight for a key.
 ///
@@ -148,7 +148,7 @@ impl Postgres {
     }
 
     /// Sets how long a decision may take in total, including the wait for a connection; 100 ms by default. If
-    /// PostgreSQL has not answered by then, the policy decides what happens to the request, and units that PostgreSQL
+    /// PostgreSQL has not answered by then, the policy decides whether to admit the request, and units that PostgreSQL
     /// may have charged stay charged. On the server, a statement has three quarters of this time (`statement_timeout`),
     /// unless the role has less.
     ///

@@ -30,9 +30,9 @@ use crate::postgres::Postgres;
 ///
 /// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
 /// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
-/// ([`Postgres::behind_pooler`]) takes seven times as long. A row and its place in the index take about 210 bytes.
-/// Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. If a key is in demand
-/// everywhere, the server makes one decision after the other, so use leases.
+/// ([`Postgres::behind_pooler`]) takes seven times the time of a prepared one. A row and its place in the index take
+/// about 210 bytes. Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. If a
+/// key is in demand everywhere, the server makes one decision after the other, so use leases.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
@@ -44,7 +44,7 @@ use crate::postgres::Postgres;
 /// # Accuracy
 ///
 /// Exact over all processes, by the server's clock, in whole microseconds, which is read under the row's lock. If that
-/// clock is set back, as after a failover, keys owe as much as at their last decision: nothing is admitted twice, and
+/// clock is set back, as after a failover, keys keep the debt from their last decision: nothing is admitted twice, and
 /// no client is locked out.
 ///
 /// # Another quota

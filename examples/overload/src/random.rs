@@ -1,4 +1,4 @@
-//! Random scenarios, in each of which our limiter is compared with the best fixed limit.
+//! Random scenarios: each compares our limiter with the best fixed limit.
 //!
 //! A seed draws ten scenarios: workers, times, arrivals, load, weights, and the clients' patience. A scenario's
 //! requests compute, or wait for another server, or some do one and some the other. Ours has two minutes to find its

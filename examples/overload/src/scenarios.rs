@@ -65,7 +65,7 @@ pub(crate) fn steady(load: u64) -> Plan {
     Plan::new(&[(STEADY.1, load)])
 }
 
-/// Ten minutes in which the work takes three times as long, at twice the capacity.
+/// For ten minutes the work takes three times its usual time, at a load of twice the capacity.
 pub(crate) fn incident() -> Plan {
     Plan { slowdown: Some((120 * SECOND, 720 * SECOND, 3)), ..Plan::new(&[(780, 200)]) }
 }
@@ -78,7 +78,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         .collect()
 }
 
-/// Ten seconds in which the work takes three times as long.
+/// For ten seconds the work takes three times its usual time.
 fn slowdown(load: u64) -> Plan {
     Plan { slowdown: Some((20 * SECOND, 30 * SECOND, 3)), ..Plan::new(&[(90, load)]) }
 }

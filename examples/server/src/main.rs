@@ -250,7 +250,7 @@ async fn serve(listen: SocketAddr, limits: Arc<RwLock<Limits>>, admin: Option<ad
     Ok(())
 }
 
-/// `option` is the one that sets the address.
+/// `option` is the command-line option for the address.
 fn bind(address: SocketAddr, option: &str) -> Result<(TcpListener, SocketAddr), String> {
     let listener = connections::listen(address)
         .map_err(|error| format!("{address}: {error}; choose another address with {option}"))?;

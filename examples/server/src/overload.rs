@@ -127,7 +127,7 @@ impl Shown {
         limits.routes().iter().any(|route| route.paths().iter().any(|other| other == path))
     }
 
-    /// Returns the report from [`PROTECTED`]'s limiter, if it has one that finds its limit.
+    /// Returns the report from [`PROTECTED`]'s limiter, if that limiter finds its limit by itself.
     fn stats(&self) -> Option<Stats> {
         let limits = self.limits.read().unwrap_or_else(PoisonError::into_inner);
         let route = limits.routes().iter().find(|route| route.paths().iter().any(|path| path == PROTECTED))?;

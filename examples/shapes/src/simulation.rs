@@ -18,7 +18,7 @@ pub(crate) const SAMPLE: u64 = 50;
 /// One algorithm's decisions on the traffic.
 pub(crate) struct Run {
     pub(crate) name: &'static str,
-    /// What [`level`](Self::level) counts.
+    /// The quantity in [`level`](Self::level), in words.
     pub(crate) remembers: &'static str,
     pub(crate) is_queue: bool,
     pub(crate) fates: Vec<Fate>,

@@ -1,4 +1,4 @@
-//! Checks that the guide's pictures are up to date, and that they show what the algorithms do.
+//! Checks that the guide's pictures are up to date, and agree with the algorithms.
 
 use std::fs;
 use std::path::Path;

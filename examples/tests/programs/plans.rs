@@ -115,7 +115,7 @@ fn two_processes_share_a_plan() {
     assert_eq!(paid, ["bought", "was bought before"]);
     assert_eq!(processes.request("ada", 50, 40), 20);
 
-    // A team: 2,000 included for each member, and a pool of 6,000, of which one takes 4,000 at most.
+    // A team: each member has 2,000 included units, and may take up to 4,000 from the pool of 6,000.
     assert_eq!(processes.request("cyd", 100, 80), 20 + 40);
     assert_eq!(processes.request("dee", 100, 80), 20 + 20);
     assert_eq!(processes.request("cyd", 1, 2) + processes.request("dee", 1, 2), 0);

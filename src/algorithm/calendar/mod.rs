@@ -215,7 +215,7 @@ impl CalendarWindow {
         self.schedule.window(now).ends()
     }
 
-    /// Whether a state belongs to the window after the one that holds `now`, because the clock was set back.
+    /// Whether a state belongs to the window after the present one, because the clock was set back.
     pub(super) fn is_of_next_window(&self, state: &CalendarWindowState, now: Timestamp) -> bool {
         let ends = self.end_of_window(now);
         state.ends > ends && state.ends == self.schedule.next_window(now).ends()

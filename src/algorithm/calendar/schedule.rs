@@ -116,7 +116,7 @@ impl CalendarSchedule {
         self.look_up(&self.last, now)
     }
 
-    /// Returns the window after the one that holds `now`.
+    /// Returns the window after the window that holds `now`.
     pub(super) fn next_window(&self, now: Timestamp) -> CalendarSpan {
         self.look_up(&self.beside, self.window(now).ends())
     }

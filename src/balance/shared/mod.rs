@@ -55,8 +55,8 @@ use crate::values::{
 /// # When the server is out of reach
 ///
 /// A call fails within the store's timeout, and at once while its circuit breaker is open. The policy
-/// [decides](crate::FailureMode) on the request then. **There is no local fallback**, since no process knows what
-/// others have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the client gets a 503.
+/// [decides](crate::FailureMode) on the request then. **There is no local fallback**, since no process knows the units
+/// that others have used: with [`FailureMode::LocalFallback`](crate::FailureMode), the client gets a 503.
 ///
 /// # Accuracy
 ///

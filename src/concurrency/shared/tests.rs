@@ -419,7 +419,7 @@ async fn an_heir_shares_units_and_lines() {
     drop(full);
 }
 
-/// A server whose answers contradict themselves is not believed, and what it may have done is repaired.
+/// If a server's answers contradict themselves, we do not believe them, and repair the changes that it may have made.
 #[tokio::test(start_paused = true)]
 async fn a_contradiction_is_an_error() {
     struct Liar(bool);

@@ -239,8 +239,8 @@ impl PolicyEntry {
     }
 
     /// Closes the charge, after it was settled. If it were closed first, a request rejected between the two steps would
-    /// neither see the refund nor expect it: it would advertise the full wait, and count for a ban. In this order, such
-    /// a request at worst expects a refund that has been made already.
+    /// not see the refund, and would not expect it: it would advertise the full wait, and count for a ban. In this
+    /// order, such a request at worst expects a refund that has been made already.
     fn close<D: Decide>(&mut self, policy: &Policy<D>, took: Option<Duration>) {
         policy.lineage.record.open_charges().close(&self.key, self.cost, took);
         self.is_open = false;

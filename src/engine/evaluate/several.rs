@@ -15,7 +15,7 @@ use crate::engine::policy::{Fate, Policy};
 use crate::engine::translate::Reading;
 use crate::values::{Answer, Ask, Decision, Mode, PartitionKey, Quota};
 
-/// What the policies charge a request that they admit, in place of [`PolicyEntry`]s.
+/// The policies' charges to an admitted request, in place of [`PolicyEntry`]s.
 trait Charges {
     fn len(&self) -> usize;
 

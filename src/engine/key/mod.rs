@@ -1,4 +1,4 @@
-//! Keys: what an extractor returns, and keys as text.
+//! Keys: an extractor's results, and keys as text.
 
 mod charge;
 mod global;
@@ -105,7 +105,7 @@ pub trait KeyExtractor<D: Domain = Http>: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If no request has such a key. The error says what the keys are.
+    /// If no request has such a key. The error describes the keys.
     fn read_text(&self, text: &str) -> Result<PartitionKey, KeyTextError> {
         if text.trim() == text::SHARED { Ok(PartitionKey::SHARED) } else { text::Content::Text.read(text) }
     }

@@ -116,7 +116,7 @@ impl<D: Domain> Policy<D> {
     ///
     /// # Cost
     ///
-    /// A window that is built once and cloned costs as much as a quota. Building a window for each request takes about
+    /// A window that is built once and cloned costs the same as a quota. Building a window for each request takes about
     /// a microsecond more. A process keeps 150 bytes for each combination of zone, period and first day that it has
     /// seen, out of some 23,000.
     #[cfg(feature = "calendar")]

@@ -153,7 +153,7 @@ impl<D: Domain> Policy<D> {
     /// flood of fresh keys. Without the feature `fast-clock`, 20 ns are added for the system's clock. An admitted
     /// request costs nothing. In memory, 14 KiB for an hour, twice as much for two, and up to eight times as much if
     /// many threads reject requests; keys of more than 46 bytes take their length more, 256 bytes at most. The keys
-    /// themselves are in this process's memory; only what `show` makes of them leaves it.
+    /// themselves are in this process's memory; only the texts that `show` returns leave it.
     ///
     /// # On several machines
     ///
@@ -268,8 +268,8 @@ impl<D: Domain> Policy<D> {
         self.billing.settles_later() || self.description.holds()
     }
 
-    /// Whether requests that the limiter sheds [whoever has sent them](crate::values::ShedsAnybody) may be answered
-    /// without their keys: all have the same cost, and no keys are tracked.
+    /// Whether requests that the limiter sheds [from any sender](crate::values::ShedsAnybody) may be answered without
+    /// their keys: all have the same cost, and no keys are tracked.
     pub(crate) fn may_shed_anybody(&self) -> bool {
         self.costs.fixed_cost().is_some_and(|cost| cost > 0) && self.lineage.offenders.is_none()
     }

@@ -59,7 +59,7 @@ impl Extra {
 
 // These are asked when policies are put in force, and never by a request.
 impl<D: Domain> Policy<D> {
-    /// What the policy does beside one limiter call per request.
+    /// The policy's other work, beside one limiter call per request.
     pub(super) fn extras(&self) -> impl Iterator<Item = Extra> {
         let Self {
             shadow,

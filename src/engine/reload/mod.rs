@@ -189,7 +189,7 @@ pub(crate) struct LayerSettings<D: Translate> {
     pub(crate) route: Option<Arc<str>>,
     /// Learns of the transitions of all policies.
     pub(crate) hook: Option<Hook<Policy<D>>>,
-    /// What only the translation reads.
+    /// Fields that only the translation reads.
     pub(crate) own: D::Settings,
 }
 
@@ -238,8 +238,8 @@ pub(crate) struct LayerState<D: Translate> {
     longer_path: OnceLock<&'static LongerPath<D>>,
 }
 
-/// What an evaluation does beside the shortest path, which takes the requests that a single plain limiter decides on at
-/// once.
+/// The work that an evaluation does off the fast path. The fast path takes requests that a single plain limiter decides
+/// on at once.
 ///
 /// Pointers, and not calls, so that a program is linked with the transactions, and all that they can do, only if it
 /// names something that may need them: policies with options, several of them, a handle, a snapshot. A program with one
@@ -322,7 +322,7 @@ pub(crate) struct InForce<D: Translate> {
     pub(crate) keeps_credits: bool,
     /// Whether a request may be [open](Policy::is_open_ended) once it is admitted, or its key may owe something.
     is_open_ended: AtomicBool,
-    /// What the translation has prepared.
+    /// The translation's results.
     pub(crate) prepared: D::Prepared,
     /// The replies to subjects that the only policy sheds, if they differ in the wait alone.
     pub(crate) shed_replies: Option<ShedReplies<D>>,
@@ -393,7 +393,7 @@ impl<D: Translate> InForce<D> {
     }
 }
 
-/// What the policies charge every request, if all of them charge the same key.
+/// The policies' charges for every request, if all of them charge the same key.
 fn costs_of_shared_key<D: Translate>(policies: &[Policy<D>]) -> Option<Box<[u64]>> {
     let identity = policies.first()?.selector.key.identity()?;
     let cost_of = |policy: &Policy<D>| {

@@ -51,8 +51,8 @@ use crate::values::PartitionKey;
 /// - A header of one value ([`IpSource::Header`]) is under the client's control unless the proxy replaces
 ///   it in every request. Many proxies pass it on.
 /// - A proxy must append to the list, not pass it on unchanged.
-/// - A count that is too large lets clients choose their address; one that is too small makes one
-///   client of all clients behind a proxy. A count without ranges trusts every peer that can connect.
+/// - A count that is too large lets clients choose their address; a number that is too small makes one client of all
+///   clients behind a proxy. A count without ranges trusts every peer that can connect.
 ///
 /// # What is logged
 ///

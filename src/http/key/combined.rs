@@ -90,8 +90,7 @@ fn read_parts(extractors: &[&dyn KeyExtractor], text: &str) -> Result<PartitionK
     }
 }
 
-/// Says what the parts are. An extractor says what its keys are only in an error, so each is asked for the key of no
-/// text.
+/// Describes the parts. An extractor describes its keys only in an error, so we ask each for a key from no text.
 fn expected_parts(extractors: &[&dyn KeyExtractor]) -> String {
     let expected = |extractor: &&dyn KeyExtractor| match extractor.read_text("") {
         Ok(_) => text::SHARED.to_owned(),

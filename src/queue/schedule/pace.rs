@@ -86,9 +86,9 @@ impl QueuePace {
         Some(self.ceil(fifo.tat.saturating_sub(self.gcra.price(spare))))
     }
 
-    /// Counts the requests of cost one that may depart by `deadline`, after departures that are paid for at `paid_at`,
-    /// with even spacing. The first may depart when the debt leaves room for one token, and each further one a token's
-    /// price later.
+    /// Counts the requests with cost one that may depart by `deadline`, after departures that are paid for at
+    /// `paid_at`, with even spacing. The first may depart when the debt leaves room for one token, and each further one
+    /// a token's price later.
     pub(super) fn count_departures(&self, paid_at: u128, deadline: u128, burst: u64) -> u128 {
         match (deadline + self.ahead(burst, 1)).checked_sub(paid_at) {
             Some(left) => left / self.gcra.price(1) + 1,
@@ -96,7 +96,7 @@ impl QueuePace {
         }
     }
 
-    /// Counts the requests of cost one that can be charged to a debt until `most_owed` tokens are owed.
+    /// Counts the requests with cost one that can be charged to a debt until `most_owed` tokens are owed.
     pub(super) fn count_charges(&self, debt: u128, most_owed: u64) -> u128 {
         self.gcra.price(most_owed).saturating_sub(debt) / self.gcra.price(1)
     }

@@ -65,8 +65,8 @@ impl FifoRules {
         Self { quota: Some(quota), ..Self::even(&quota, bounds) }
     }
 
-    /// Counts the requests of cost one that would not be rejected at `start`: behind `in_fifo` waiters of the same key,
-    /// which are paid for at `paid_at`, and with `in_all` waiters over all keys.
+    /// Counts the requests with cost one that would not be rejected at `start`: behind `in_fifo` waiters of the same
+    /// key, which are paid for at `paid_at`, and with `in_all` waiters over all keys.
     pub(super) fn count_fitting(
         &self,
         bounds: &QueueBounds,

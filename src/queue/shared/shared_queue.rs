@@ -153,7 +153,7 @@ use crate::values::{
 ///
 /// Each waiter sleeps on the timer in the runtime that polls it. So a runtime that is blocked, or that is not driven,
 /// delays its own waiters, and no others. If waiters leave, their reservations are returned when that runtime
-/// continues. On records, requests for one key also share calls over all runtimes: one that is blocked while it makes
+/// continues. On records, requests for one key also share calls over all runtimes: a process that is blocked during
 /// such a call delays the others by up to the server's timeout.
 ///
 /// # When the server is out of reach

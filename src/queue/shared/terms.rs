@@ -153,7 +153,7 @@ impl QueueTerms {
         (!decision.is_allowed()).then_some(decision)
     }
 
-    /// Whether a request of cost one that cannot wait at all would be rejected.
+    /// Whether a request with cost one, which cannot wait at all, would be rejected.
     pub fn has_backlog(&self, state: GcraState, at: Timestamp) -> bool {
         state.tat > self.gcra.units(at) + self.ahead(1)
     }

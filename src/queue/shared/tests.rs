@@ -148,7 +148,7 @@ fn decisions_match_a_naive_list() {
             assert_eq!(decision.remaining(), left);
             assert_eq!(state.is_some(), naive.places(now) == 0, "a request may fit into a hole");
             if let Some(state) = state {
-                // A request of cost one that cannot wait.
+                // A request with cost one, which cannot wait.
                 let waits = naive.clone().arrive(now, 1, 0).is_err();
                 assert_eq!(terms.has_backlog(state, at), waits);
             }

@@ -34,8 +34,8 @@ use crate::values::time::Timestamp;
 /// A part is written once it has this many bytes.
 const PART: usize = 1 << 15;
 
-/// A snapshot's table may have up to this many times the sets of the present one. The directory for the copies then
-/// takes no more memory than the table, so that a file's announcement alone cannot allocate more.
+/// A snapshot's table may have up to this many times the sets of the present one. Then the directory for the copies
+/// takes at most the table's memory, so that a file's announcement alone cannot allocate more.
 const MOST_TIMES: usize = 256;
 
 /// A table with this many sets is small.

@@ -50,7 +50,7 @@ impl Attempts {
     /// # Errors
     ///
     /// [`GaveUp::Contention`] if too little time is left, because the next attempt would probably charge a request that
-    /// does not wait any more. It needs as long as the present one, plus a quarter and a millisecond.
+    /// does not wait any more. It needs the time that the present one took, plus a quarter and a millisecond.
     ///
     /// # Panics
     ///

@@ -23,8 +23,8 @@ use crate::values::{BanGrowth, Decision, LimiterError, Override, Quota, Receipt}
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) is one atomic step, whatever process makes it: it reads the time and the key's state, and
-///   writes the new state, or nothing. It returns the time and the state that it has read.
+/// - [`apply`](Self::apply) is one atomic step over all processes: it reads the time and the key's state, and writes
+///   the new state, or nothing. It returns the time and the state that it has read.
 /// - A rejection writes nothing.
 /// - A key is kept until the state in it has [expired](Algorithm::expires_at), and may be forgotten then.
 /// - A failure is an error, and never a rejection. A transition that failed may have been applied. No transition is
@@ -107,8 +107,8 @@ pub trait Backend<A: Algorithm>: Send + Sync + 'static {
     /// Returns the state of each server node, for metrics: circuit breaker and calls in flight. By default it reports
     /// no node.
     ///
-    /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
-    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
+    /// Called when metrics are collected, and never on the path of a request. It reports from this process's memory,
+    /// and makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
     fn health(&self) -> Vec<NodeHealth> {
         Vec::new()
     }
@@ -230,7 +230,7 @@ pub struct Applied<S> {
     pub standing: Standing,
     /// The quota under which `old` is kept and counts, if it is not the target's quota. It is set only after a
     /// [read](Transition::Read), or if the key kept changing, so that the charge was made under the quota that the key
-    /// had. Such a charge is for at most as many requests as [wait](CallLimits::requests).
+    /// had. Such a charge is for at most the requests that [wait](CallLimits::requests).
     pub kept: Option<Quota>,
     /// The number of requests that were charged. Zero if the transition is not a charge.
     pub charged: u32,

@@ -19,7 +19,7 @@ use crate::values::{
 
 /// A server that replaces a key's state and remembers a reference in one step. So [charges by
 /// hand](crate::LimitsHandle::charge) with one [reference](crate::limiter::Debit::reference) are idempotent: one is
-/// entered, however many processes make them at once, and whichever of them are killed.
+/// entered, however many processes make them at once, even if some of them are killed.
 ///
 /// It is first a [`Backend`] that [keeps standings](Backend::keeps_standing). [`Parts::by_hand`](super::Parts::by_hand)
 /// announces it to the store. Without it, each process has its own references.
@@ -27,9 +27,9 @@ use crate::values::{
 /// # Contract
 ///
 /// - [`read_key`](Self::read_key) returns the key and whether the reference is known, both at one instant.
-/// - [`replace_key`](Self::replace_key) is one atomic step, whatever process makes it: it replaces the key and
-///   remembers the reference, or does nothing. It does nothing if the state or the standing differ from those that were
-///   read, including when they appeared or disappeared.
+/// - [`replace_key`](Self::replace_key) is one atomic step over all processes: it replaces the key and remembers the
+///   reference, or does nothing. It does nothing if the state or the standing differ from those that were read,
+///   including when they appeared or disappeared.
 /// - A reference belongs to one key in one limiter. It is known for the time that the replacement gives, even if the
 ///   key is reset meanwhile, and may be forgotten then.
 /// - A failure is an error. A replacement that failed may have been made, and is not sent again.

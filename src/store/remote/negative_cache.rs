@@ -24,7 +24,7 @@ use crate::values::time::Timestamp;
 ///
 /// Two clocks matter: the server's wall clock, by which a state says when units are free, and our monotonic clock,
 /// which measures an entry's age. They may show different times, but must run at the same rate within one part in
-/// `DRIFT_DIVISOR`, which also says what a greater difference costs. If the server's clock is stepped, or this machine
+/// `DRIFT_DIVISOR`, which also states the cost if they differ more. If the server's clock is stepped, or this machine
 /// is suspended, entries may be wrong for the time under *Staleness*.
 pub(crate) struct NegativeCache<S> {
     entries: KnownKeys<KnownEntry<S>>,

@@ -26,7 +26,7 @@ use crate::values::{LimiterError, PartitionKey};
 ///
 /// # Contract
 ///
-/// - [`swap`](Self::swap) is one atomic step, whatever process makes it.
+/// - [`swap`](Self::swap) is one atomic step over all processes.
 /// - [`read`](Self::read) returns the value that was written last, and the time. One record's times do not decrease:
 ///   they are by the server's clock, or by clocks that are kept synchronised.
 /// - A record is kept for its lifetime, and may be forgotten then. If a record is forgotten earlier, so is its limit.

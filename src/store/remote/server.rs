@@ -29,8 +29,8 @@ pub trait Server: Send + Sync + 'static {
     /// Returns the state of each server node, for metrics: circuit breaker and calls in flight. By default it reports
     /// no node.
     ///
-    /// Called when metrics are collected, and never on the path of a request. It reports what this process knows, and
-    /// makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
+    /// Called when metrics are collected, and never on the path of a request. It reports from this process's memory,
+    /// and makes no call. Nodes have distinct names. [`Calls::health`](super::Calls::health) returns one node's state.
     fn health(&self) -> Vec<NodeHealth> {
         Vec::new()
     }

@@ -62,7 +62,7 @@ impl Standing {
         }
     }
 
-    /// Returns when the ban or the debt ends, whichever is later.
+    /// Returns the later end: the ban's or the debt's.
     #[must_use]
     pub fn until(self) -> Timestamp {
         self.banned_until.max(self.owing_until)

@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn deadlines_go_by_the_wall_clock() {
         let end = Timestamp::from_nanos(150);
-        // A clock that begins with its process, and one that shows the wall clock's time.
+        // A clock that begins with its process, and a clock that shows the wall clock's time.
         assert_eq!(gap([100, 3], [1_000, 1_020]).deadline(end), Some(Timestamp::from_nanos(33)));
         assert_eq!(gap([100, 120], [100, 120]).deadline(end), Some(end));
         assert_eq!(gap([100, 150], [100, 150]).deadline(end), None);

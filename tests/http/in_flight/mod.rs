@@ -1,5 +1,5 @@
 //! Requests in flight in real servers and clients. However a response ends, nothing is in flight afterwards, the charge
-//! is what the handler reported plus the bytes that the server took, and limiters know how it ended.
+//! is the handler's reported cost plus the bytes that the server took, and limiters learn how it ended.
 
 mod ends;
 mod layers;
@@ -67,7 +67,7 @@ fn charged(limiter: &impl Limiter, key: &PartitionKey) -> u64 {
     decision.limit() - decision.remaining()
 }
 
-/// Admits all requests, and records how each ends: `None` for one that was taken back.
+/// Admits all requests, and records how each ends: `None` if the layer took the request back.
 #[derive(Default)]
 struct Ends(Mutex<Vec<Option<RequestEnd>>>);
 

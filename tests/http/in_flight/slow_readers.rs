@@ -1,5 +1,5 @@
-//! Clients that read slowly, or not at all: a request is in flight until the server has taken the body's last frame,
-//! and a server takes only as many frames as it can send.
+//! Clients that read slowly, or not at all. A request is in flight until the server has taken the body's last frame,
+//! and a server takes a frame only if it can send it.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;

@@ -20,7 +20,7 @@ use tower_sluice::{
 
 use super::{by_key, hello, one, request, send, statuses};
 
-/// A policy that no wait helps goes before one that waits for a release.
+/// If two policies reject, the one for which waiting is useless sets the status, before one that waits for a release.
 #[tokio::test]
 async fn an_unhelpful_wait_sets_the_status() {
     let layer = RateLimitLayer::new([

@@ -119,7 +119,7 @@ fn window_units_do_not_expire() {
     assert!(told.is_some_and(|told| told > 60), "{told:?}");
 }
 
-/// Clients get whole seconds, at the end of which the units must not have expired.
+/// Clients get whole seconds. The units must not expire before these have passed.
 #[test]
 fn waits_are_rounded_before_units_expire() {
     let second = Duration::from_secs(1);

@@ -90,7 +90,7 @@ async fn streams_in_one_flight_get_the_burst() {
         assert!(frames.last().unwrap().ends_stream(), "{frames:?}");
     }
 
-    // Three clients at once send as many streams as hyper allows by default.
+    // Three clients at once, each with the most streams that hyper allows by default.
     let server = limited().await;
     let mut connections = Vec::new();
     for count in [200, 200, 100] {

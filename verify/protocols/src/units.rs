@@ -354,7 +354,7 @@ fn holds(config: &Config) -> bool {
     found.is_none()
 }
 
-/// A unit costs as much as the rate gives in a tick.
+/// The rate gives one unit per tick.
 const ONE: Config = Config {
     processes: 1,
     burst: 6,

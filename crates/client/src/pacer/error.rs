@@ -74,7 +74,7 @@ impl<E: Error + 'static> Error for PacerError<E> {
 }
 
 impl<E: Error + 'static> PacerError<E> {
-    /// Returns the first `PacerError` in an error and its causes: `error` itself, or one that another layer or
+    /// Returns the first `PacerError` in an error and its causes: `error` itself, or a cause that another layer or
     /// middleware has wrapped. `E` is the inner service's error.
     ///
     /// ```

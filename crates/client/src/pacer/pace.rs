@@ -343,8 +343,8 @@ impl PartnerPace {
     /// Closes the line after a rejection. Afterwards, one call goes first.
     ///
     /// It pauses until the time that the rejection states, or until the end of the budget that is used up. If the
-    /// rejection has neither, or if that was too short more than once, the pause doubles with each call that went alone
-    /// and was rejected.
+    /// rejection states no time, or the pause was too short more than once, the pause doubles with each call that went
+    /// alone and was rejected.
     fn close(&mut self, now: u64, wait: u64, is_used_up: bool, rules: &Rules) {
         let guess = match self.doublings {
             doublings if wait == 0 && !is_used_up => FIRST_PAUSE << doublings,

@@ -27,7 +27,7 @@ pub(super) struct SharedByLines {
     /// The statuses that are rejections.
     pub(super) statuses: WaitStatuses,
     pub(super) shared: Option<Sharing>,
-    /// Not set if calls are sent whatever the partners do.
+    /// Not set if calls are sent however many the partners reject.
     pub(super) throttle: Option<AdaptiveThrottle>,
     /// Whether the program says which calls are for one partner. If not, it is their host.
     pub(super) has_own_key: bool,

@@ -136,8 +136,8 @@ struct Outcome {
     quota: u64,
 }
 
-/// Lets processes send as many calls as they may for about a time. Calls take between half and three halves of the
-/// latency, so that they overtake each other.
+/// Lets processes send every call that the pacer allows, for about this time. Calls take between half and three halves
+/// of the latency, so that they overtake each other.
 fn run(mut partner: Partner, processes: u64, latency: u64, about: u64) -> Outcome {
     let (time, quota) = partner.quota(about);
     let mut pace = PartnerPace::new(0);

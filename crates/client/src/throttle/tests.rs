@@ -26,7 +26,7 @@ async fn send(layer: &ThrottleLayer<u64>, request: u64) -> Reply {
     layer.layer(service).oneshot(request).await
 }
 
-/// A policy that charges what the request says.
+/// A policy that charges the cost in the request.
 fn by_size(limiter: impl IntoLimiter) -> Policy<On<u64>> {
     Policy::on("size", limiter).cost_fn(|size| *size)
 }

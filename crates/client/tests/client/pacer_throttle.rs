@@ -239,7 +239,7 @@ async fn transitions_are_logged_once_with_hosts() {
     assert_eq!(lines.iter().filter(|line| line.contains("its line pauses")).count(), 1, "{lines:?}");
 }
 
-/// A key may be a customer's token, and a host may be what a stranger has typed.
+/// A key may be a customer's token, and a stranger may have typed the host.
 #[tokio::test(start_paused = true)]
 async fn keys_and_control_characters_stay_unlogged() {
     let (log, _guard) = Log::start();

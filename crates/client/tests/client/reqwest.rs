@@ -152,7 +152,7 @@ async fn redirecting(to: SocketAddr) -> (SocketAddr, Arc<AtomicUsize>) {
     (address, calls)
 }
 
-/// reqwest follows redirects inside, so the host that answered is the one that pauses.
+/// reqwest follows redirects inside, so the host that answered last pauses.
 #[tokio::test]
 async fn an_answer_is_booked_on_its_host() {
     let (other, _) = partner().await;

@@ -1,4 +1,4 @@
-//! Checks which edits to a file apply to running layers, which do not, and what is logged.
+//! Checks which edits to a file apply to running layers and which do not, and checks the log.
 
 use crate::log::Log;
 use crate::{reader, with};

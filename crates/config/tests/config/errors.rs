@@ -323,8 +323,8 @@ fn time(mut what: impl FnMut()) -> Duration {
 
 #[test]
 fn parsing_and_changing_take_linear_time() {
-    // If the file is twenty times as long, it takes twenty times as long, or four hundred times if it grew with the
-    // square. The bound in between allows for a busy machine.
+    // A file of twenty times the length must take twenty times the time. With quadratic growth it would be four hundred
+    // times. The bound in between allows for a busy machine.
     let [short, long] = [500, 10_000].map(|count| {
         let text = routes(count, "");
         let mut config = None;

@@ -13,7 +13,7 @@ fn files(page: &str) -> Vec<String> {
     blocks.filter(|block| block.contains("[[route]]")).map(str::to_owned).collect()
 }
 
-/// The keys that the program `sluice` has beyond those of the format.
+/// The keys that the program `sluice` adds to the format.
 fn descriptor(_policy: &str, names: &[String]) -> Option<Result<Box<dyn KeyExtractor>, String>> {
     names.iter().all(|name| name.starts_with("descriptor:")).then(|| Ok(Box::new(Global) as _))
 }

@@ -523,7 +523,7 @@ fn redis_mistakes_have_their_lines() {
         policy("algorithm = \"leaky-queue\"\nper = \"1s\"\nstore = \"redis\"\nmax-queue = 3\nmax-wait = \"9s\""),
         policy("algorithm = \"slow-down\"\nper = \"1s\"\nmax-keys = 5"),
         policy("algorithm = \"concurrency\""),
-        // Counted in bytes, of which memory cannot hold this many in a slot.
+        // A count of bytes, which is too large for a slot in memory, but fine for Redis.
         policy("algorithm = \"concurrency\"").replace("limit = 1", "limit = 10000000000000"),
         policy("algorithm = \"concurrency\"\nmax-queue = 5\nmax-wait = \"5s\"\nlease = \"1s\""),
         policy("algorithm = \"concurrency\"\nlease = \"1h\""),

@@ -18,8 +18,8 @@ fn validate(text: &str) -> Result<(), String> {
     schemas.validate(&value, index).map_err(|error| error.to_string())
 }
 
-/// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the valid ones that
-/// the parser lists.
+/// Returns the keys in backquotes after `expected`, or the words in quotation marks after `write`: the parser's list of
+/// valid values.
 fn expected(text: &str) -> Vec<String> {
     let error = reader().parse("f.toml", text).unwrap_err().to_string();
     let keys = error.split_once("expected").map(|(_, list)| (list, '`'));

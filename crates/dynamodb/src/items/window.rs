@@ -42,7 +42,7 @@ trait Window: Portable + Clone {
     /// Charges `count` requests to a window, on the condition that they fit and, if one more request is waiting, that
     /// it does not fit.
     fn charge(&self, count: u32, charge: Charge) -> Write {
-        // The count fits, so neither difference is below zero, unless a limit has been lowered.
+        // The count fits, so both differences are at least zero, unless a limit has been lowered.
         let (limit, all) = (self.quota().limit(), u64::from(count) * charge.cost);
         let most = limit - all;
         let (condition, least) = match most.checked_sub(charge.cost).filter(|_| count < charge.count) {

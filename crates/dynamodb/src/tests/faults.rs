@@ -143,7 +143,7 @@ async fn a_black_hole_fails_within_the_timeout() {
     assert!(took <= TIMEOUT + Duration::from_millis(1), "{took:?}");
 }
 
-/// The answer comes too late or not at all, but DynamoDB made the charge. We neither repeat it nor give it back.
+/// The answer comes too late or not at all, but DynamoDB made the charge. We do not repeat it, and do not refund it.
 #[tokio::test(start_paused = true)]
 async fn a_charge_without_an_answer_stays() {
     for fate in [Fate::AnswerLost, Fate::Late(Duration::from_secs(1))] {

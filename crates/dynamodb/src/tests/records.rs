@@ -126,7 +126,7 @@ async fn limiters_on_records_have_known_costs() {
         assert_eq!([reads, writes], expected, "{what}");
         service.forget_counts();
     };
-    // Two processes, one of which knows by itself that its own requests fill the limit.
+    // Two processes. The first knows without a call that its own requests fill the limit.
     let [in_flight, other] = [(), ()].map(|()| SharedConcurrency::new(records.clone(), "in-flight", 1));
     let held = in_flight.acquire(&key, 1).await.unwrap();
     counted([1, 1], "a request is admitted").await;

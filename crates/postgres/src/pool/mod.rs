@@ -19,7 +19,7 @@ use crate::fault::PostgresFault;
 /// (feature `bb8`), or by `sqlx` (feature `sqlx`).
 ///
 /// The store takes the address, the credentials, TLS, and the number of connections from it. With these it makes its
-/// own connections, at most as many as the pool may have, and does not give them to the rest of the program. So the
+/// own connections, at most the number that the pool allows, and does not give them to the rest of the program. So the
 /// program's slow queries take no connection from the limits, a connection that takes longer than a request waits is
 /// still made, and settings for the limits' statements affect no other statement.
 ///

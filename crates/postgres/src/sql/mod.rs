@@ -15,7 +15,7 @@
 //!
 //! A line that begins with `>` is a step: it computes named columns from the previous steps' columns and from `r`, the
 //! row as it is stored. Each step is a subquery around the previous one, which the planner keeps separate (`OFFSET 0`),
-//! so that nothing is computed twice. Joins of single rows would take half as long again.
+//! so that nothing is computed twice. Joins of single rows would take one and a half times the time.
 //!
 //! | column | content |
 //! |---|---|
@@ -317,9 +317,9 @@ pub(crate) const SET_UP: &str = "\
       set_config('tcp_keepalives_count', '4', false) \
     FROM (SELECT extract(epoch FROM current_setting('statement_timeout')::interval) * 1000 AS millis OFFSET 0) role";
 
-/// Holds if the connection is the one that prepared the statement, and if it is this statement: the parameter is the
-/// connection's name and the statement's number. Otherwise the statement fails, and changes nothing.
-/// `clock_timestamp()` keeps the planner from computing the failure in advance.
+/// True if this connection prepared this statement. The parameter is the connection's name with the statement's number.
+/// If they differ, the statement fails, and changes nothing. `clock_timestamp()` keeps the planner from computing the
+/// failure in advance.
 fn is_of_this_connection(id: &str) -> String {
     format!(
         "CASE WHEN @session = '{id}' OR @session = current_setting('sluice.session', true) || '{id}' THEN true \

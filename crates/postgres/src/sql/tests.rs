@@ -1,4 +1,4 @@
-//! The texts are complete, whatever the table and the algorithms.
+//! The texts are complete for any table and algorithms.
 
 use std::collections::BTreeSet;
 

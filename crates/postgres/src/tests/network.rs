@@ -29,7 +29,7 @@ enum Fault {
     TableLock,
     /// An operator ends all connections.
     Ended,
-    /// The server takes no more writes, and its address leads to another one.
+    /// The server refuses writes from now on, and its address leads to another server.
     Failover,
 }
 

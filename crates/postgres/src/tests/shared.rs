@@ -252,7 +252,7 @@ async fn a_manual_charge_is_entered_once() {
     assert_eq!(records(&one, "p:%").await.len() as u64, JOBS);
 }
 
-/// Its record stays where it was, and is written again: with a key that has a row, and with one that does not.
+/// The record stays in its place, and is written again, both for a key with a row and for a key without.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reference_is_known_for_seven_days() {
     let clock = ManualClock::starting_at(Timestamp::from_nanos(1_700_000_000_000_000_000));

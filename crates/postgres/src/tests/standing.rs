@@ -87,7 +87,7 @@ async fn bans_grow_until_they_are_forgotten() {
     }
 }
 
-/// A row is kept for as long as its bans are remembered.
+/// A row is kept while its bans are remembered.
 #[tokio::test]
 async fn bans_without_a_debt_are_remembered() {
     let clock = ManualClock::starting_at(NOW);

@@ -96,7 +96,7 @@ async fn a_future_calendar_window_becomes_the_present() {
     }
 }
 
-/// A ban lasts as long from now on as it would have without the clock's change.
+/// If the clock changes, a ban keeps its remaining length.
 #[tokio::test]
 async fn a_ban_keeps_its_remaining_length() {
     async fn check<A: Kept>(algorithm: A) {

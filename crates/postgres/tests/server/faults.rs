@@ -1,5 +1,5 @@
 //! Servers and pools that are misconfigured, or that others block. Each fault has a name and a cure, and the policy
-//! decides what happens to the request.
+//! decides whether to admit the request.
 
 use std::convert::Infallible;
 

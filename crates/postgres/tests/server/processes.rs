@@ -43,7 +43,7 @@ impl Asking {
         Self { child, lines }
     }
 
-    /// Reads lines up to one that begins with `begins`, and returns the rest of that line.
+    /// Reads lines until a line begins with `begins`, and returns the rest of that line.
     fn read(&mut self, begins: &str) -> String {
         let found = self.lines.by_ref().find_map(|line| line.unwrap().strip_prefix(begins).map(str::to_owned));
         found.expect("the process has not ended")

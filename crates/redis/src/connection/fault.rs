@@ -144,7 +144,7 @@ impl KindOfFault for FaultKind {
     }
 }
 
-/// What this crate needs from a fault, and how it makes one. It is a trait because all stores share the type.
+/// The methods that this crate needs to read and to make a fault. It is a trait because all stores share the type.
 pub(crate) trait RedisFault: Sized {
     /// The fault for a failed attempt to connect.
     fn connecting(error: &RedisError) -> Self;

@@ -224,7 +224,7 @@ impl<A: Scripted, S: Subject<A>> ConversationPart for KeyPart<A, S> {
         self.found = found;
         self.is_foreign = false;
         if text.standing.is_in_force(now) {
-            // Among several keys, one that is allowed passes, and is not charged.
+            // Among several keys, a key with an allowance passes, and is not charged.
             if may_repeat && !text.standing.is_allowed(now) && charged > 0 {
                 return Err(BadReply::Disagreement);
             }

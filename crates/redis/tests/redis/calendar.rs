@@ -26,7 +26,7 @@ async fn ask(limiter: &impl Limiter, cost: u64) -> Decision {
     limiter.decide(&Ask::charge(&PartitionKey::from("key"), cost)).decided().await.unwrap()
 }
 
-/// Months that begin on the 1st or the 17th, whichever is farther away, so that no month ends while a test runs.
+/// Months that begin on the 1st or the 17th: the farther one, so that no month ends while a test runs.
 pub(crate) fn monthly(limit: u64) -> CalendarWindow {
     let months = [1, 17].map(|anchor| CalendarWindow::monthly(limit).zone("Europe/Berlin").unwrap().anchor(anchor));
     months.into_iter().max_by_key(left).unwrap()
@@ -57,7 +57,7 @@ async fn processes_share_a_month() {
     assert_eq!(rejected.remaining(), 1);
     assert_near(rejected.retry_after().unwrap(), left(&monthly(10)));
     assert_eq!(server.runs(), 3);
-    // The key lives as long as its window.
+    // The key lives until its window ends.
     let keys: Vec<String> = server.run(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1);
     assert!(keys[0].ends_with(":test:c"), "{keys:?}");

@@ -259,8 +259,8 @@ async fn a_rejected_free_retry_stays_free() {
     assert_eq!([left(&there, "a", "k").await, left(&there, "a", "k").await], [Some(8), Some(7)]);
 }
 
-/// If a key is used up, its free retry is rejected neither by the precheck for several policies nor by a call for them
-/// all.
+/// If a key is used up, the precheck for several policies admits its free retry, and the call for them all admits it,
+/// too.
 #[tokio::test]
 async fn a_free_retry_passes_beside_other_policies() {
     let server = RedisServer::start();

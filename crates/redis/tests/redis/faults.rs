@@ -288,7 +288,7 @@ async fn flapping_admits_shared_and_local_limits() {
     assert!(lines.len() <= 4 + 4 * pauses + 2 * 2 * OUTAGES, "{lines:#?}");
 }
 
-/// A client that brings Redis down gains no more than one process's limit.
+/// A client that brings Redis down gains at most one process's limit.
 #[tokio::test]
 async fn a_flood_during_an_outage_is_bounded() {
     let server = RedisServer::start();

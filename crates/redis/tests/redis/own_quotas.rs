@@ -1,4 +1,4 @@
-//! Keys with their own quotas on Redis. Periods are so long that nothing is earned while a test runs.
+//! Keys with their own quotas on Redis. With these long periods, nothing is earned while a test runs.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -57,7 +57,7 @@ async fn a_suspended_key_is_rejected_without_calls() {
     assert_eq!(ask(&one, 1, 4, quota(20)).await.remaining(), 8);
 }
 
-/// Two policies on one server, which are charged in one call. A suspended key's request charges neither.
+/// One call charges two policies on one server. A request with a suspended key charges none of them.
 #[tokio::test]
 async fn a_suspended_key_charges_no_policy() {
     let server = RedisServer::start();
@@ -174,7 +174,7 @@ async fn concurrent_requests_get_the_greater_quota() {
 
 /// Two versions of a program run side by side, and one has another plan for a key. On a hot key the other version
 /// charged it between the two calls of nearly each conversion, which was then made again, until the decision's time was
-/// over: 85 to 95 % of the decisions failed for as long as the rollout took.
+/// over: 85 to 95 % of the decisions failed during the whole rollout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_quota_decides_in_few_calls() {
     const DECISIONS: u64 = 20;
@@ -212,7 +212,7 @@ async fn another_quota_decides_in_few_calls() {
     let beside = decide(1).await;
     is_over.store(true, Ordering::Relaxed);
     println!("{} bytes per decision alone, {} on the hot key", alone / DECISIONS, beside / DECISIONS);
-    // Three calls, two of which have the state as well.
+    // Three calls, and two of them carry the state, too.
     assert!(beside < 6 * alone, "{beside} bytes, {alone} alone");
     // The first decision at least found the key under the other quota.
     let sharing = minority.stats().sharing.unwrap();

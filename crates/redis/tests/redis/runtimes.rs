@@ -28,7 +28,7 @@ struct Blocked {
 }
 
 impl Blocked {
-    /// Runs `begin` on a separate runtime, then blocks it for as long as this lives.
+    /// Runs `begin` on a separate runtime, and then blocks that runtime until this is dropped.
     fn after<F: Future<Output = T>, T>(begin: impl FnOnce() -> F + Send + 'static) -> Self {
         let release = Arc::new(AtomicBool::new(false));
         let (is_released, (sender, blocked)) = (Arc::clone(&release), std::sync::mpsc::channel());
@@ -69,7 +69,7 @@ async fn a_blocked_runtime_delays_no_other() {
                     leader.decide(&Ask::charge(&key("a"), 1)).decided().await.is_ok()
                 })
                 .await;
-                // Another call for that key, and one that follows it and never ends.
+                // Another call for that key, and a third call behind it that never ends.
                 let mut calls = [
                     leader.decide(&Ask::charge(&key("a"), 1)).decided(),
                     leader.decide(&Ask::charge(&key("a"), 1)).decided(),

@@ -12,7 +12,7 @@ pub use metrics_exporter_prometheus::PrometheusHandle;
 /// Buckets for waits, in seconds: from a timer's resolution to the longest default wait.
 const WAITS: [f64; 11] = [0.001, 0.005, 0.02, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
-/// Buckets for calls to Redis, in seconds: from a server nearby to one that does not answer.
+/// Buckets for calls to Redis, in seconds: from a server nearby to a server that does not answer.
 const CALLS: [f64; 10] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1];
 
 /// Installs the recorder. Call it before the first request, in a runtime.

@@ -28,7 +28,7 @@ impl Saving {
         Some(Self { snapshots, file })
     }
 
-    /// Writes a snapshot again and again, for as long as the server runs.
+    /// Writes a snapshot again and again while the server runs.
     pub async fn run(self) {
         let every: Duration = self.file.every();
         loop {

@@ -8,7 +8,7 @@ use tower_sluice::PartitionKey;
 
 use super::demand::{Demand, Measure};
 
-/// The number of keys that are counted exactly: as many as fit into a hash table with 2^17 places. With more keys, a
+/// The number of keys that are counted exactly: the most that fit into a hash table with 2^17 places. With more keys, a
 /// sample stands for all.
 const MOST_KEYS: usize = 7 << 14;
 /// The keys with the most rejections that are kept.
@@ -74,7 +74,7 @@ impl Keys {
         }
     }
 
-    /// Counts what was noted.
+    /// Counts the requests in `notes`.
     pub(crate) fn settle(&mut self) {
         let mut notes = std::mem::take(&mut self.notes);
         // None of these look-ups waits for another.

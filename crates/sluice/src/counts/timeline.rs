@@ -113,7 +113,7 @@ pub(crate) struct Axis {
 }
 
 impl Axis {
-    /// Returns an axis for all timelines, with no more bins than each timeline may have.
+    /// Returns an axis for all timelines, with at most the bins that each timeline may have.
     pub(crate) fn of<'a>(timelines: impl Iterator<Item = &'a Timeline> + Clone) -> Self {
         let used = timelines.filter(|timeline| !timeline.bins.is_empty());
         let mut width = used.clone().map(|timeline| timeline.width).max().unwrap_or(1);

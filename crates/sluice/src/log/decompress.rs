@@ -76,7 +76,7 @@ impl<R: BufRead> Zstd<R> {
         Self { file, frame: FrameDecoder::new() }
     }
 
-    /// Begins the next frame, or skips one that has no data. Returns `false` at the end of the file.
+    /// Begins the next frame, or skips a frame without data. Returns `false` at the end of the file.
     fn next_frame(&mut self) -> io::Result<bool> {
         if self.file.fill_buf()?.is_empty() {
             return Ok(false);

@@ -334,7 +334,7 @@ impl<'a> Object<'a> {
         for (name, value) in self.0 {
             let Some(value) = value.as_str() else { continue };
             if let Some(name) = name.strip_prefix("request_") {
-                // nginx's `$request_method` isn't a header field, and neither are other names in this spelling.
+                // nginx's `$request_method` isn't a header field, and other names in this spelling aren't, either.
                 if name.starts_with(|first: char| first.is_ascii_uppercase()) {
                     add(&mut headers, name, value);
                 }

@@ -80,7 +80,7 @@ fn user_and_time<'a>(text: &'a [u8], times: &mut TimeCache) -> Result<(&'a [u8],
             continue;
         }
         match until(&text[from..], b']') {
-            // A time may be a number, but one that is this short is part of a name.
+            // A time may be a number, but a text this short is part of a name.
             Some((time, _)) if time.len() < LEAST_TIME => continue,
             Some((time, rest)) => match times.read(time) {
                 Ok(nanos) => return Ok((&text[..at - 1], nanos, rest)),
@@ -116,7 +116,7 @@ fn headers(rest: &[u8], fields: HeaderFields) -> Result<Headers<'_>, Unreadable>
     Ok(headers)
 }
 
-/// Splits at the first `byte`, which is in neither part.
+/// Splits at the first `byte`, and leaves that byte out.
 fn until(text: &[u8], byte: u8) -> Option<(&[u8], &[u8])> {
     let at = memchr(byte, text)?;
     Some((&text[..at], &text[at + 1..]))

@@ -108,7 +108,7 @@ pub(super) fn rfc3339(text: &str) -> Result<u64, Unreadable> {
     from_seconds(time.as_second(), u32::try_from(time.subsec_nanosecond()).unwrap_or(0))
 }
 
-/// Reads a number in seconds, milliseconds, microseconds or nanoseconds, whichever unit puts it between the years 1973
+/// Reads a number in seconds, milliseconds, microseconds or nanoseconds: the unit that puts it between the years 1973
 /// and 2500.
 pub(super) fn number(text: &str) -> Result<u64, Unreadable> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));

@@ -33,7 +33,7 @@ use crate::routes::Routes;
 use crate::words::FileWords;
 use crate::{descriptors, stores};
 
-/// One configuration's limits, and how often each decided what.
+/// One configuration's limits, and the counts of each one's decisions.
 pub(crate) struct Replay {
     pub(crate) file: String,
     routes: Routes,

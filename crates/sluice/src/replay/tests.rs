@@ -103,8 +103,8 @@ const LIMITS: &str = r#"
     path = "/free"
 "#;
 
-/// Policies that reject nothing in a replay, since each request is over at once, and one that the policy before it
-/// protects.
+/// Policies that reject nothing in a replay: two because each request is over at once, and one because the policy
+/// before it rejects first.
 const REJECT_NOTHING: [&str; 3] = ["flight", "all", "overload"];
 
 const PATHS: [&str; 19] = [

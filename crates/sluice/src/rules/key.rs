@@ -46,7 +46,7 @@ mod tests {
         assert_eq!(joined(&["a|b", r"c\"]), PartitionKey::from(r"a\|b|c\\"));
     }
 
-    /// All values with at most two escaped characters and one that is not escaped.
+    /// All values with at most two escaped characters and one plain character.
     fn short_values() -> Vec<String> {
         let mut values = vec![String::new()];
         for first in ["a", "|", r"\"] {

@@ -1,4 +1,4 @@
-//! Recognises what kind of file a text is, so that a message can name the option that reads it.
+//! Recognises the format of a file, so that a message can name the option that reads it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};

@@ -85,7 +85,7 @@ pub(crate) struct Rule {
 }
 
 impl Rule {
-    /// Returns how much the rule admits, and what happens to other requests, in words.
+    /// Describes in words how much the rule admits, and how other requests are treated.
     pub(crate) fn in_words(&self) -> (String, String) {
         let what = match self.limit {
             Limit::Unlimited => return ("no limit".to_owned(), "–".to_owned()),

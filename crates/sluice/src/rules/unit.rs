@@ -23,7 +23,7 @@ impl Unit {
         Self::ALL.into_iter().find(|unit| unit.number() == number)
     }
 
-    /// Returns the unit that is as long as a period, if one is.
+    /// Returns the unit that equals a period, if there is one.
     pub(crate) fn from_period(period: Duration) -> Option<Self> {
         Self::ALL.into_iter().find(|unit| unit.period() == period)
     }

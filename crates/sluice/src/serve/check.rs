@@ -83,7 +83,7 @@ fn counts_descriptors(policy: &Table) -> bool {
     keys(policy).iter().any(|key| key.starts_with(DESCRIPTOR))
 }
 
-/// A file's lines behind those of earlier policies. Routes may have policies with one name, and a file may have
+/// The part of a file's lines after the earlier policies. Routes may have policies with one name, and a file may have
 /// thousands.
 struct Lines<'a> {
     rest: std::iter::Enumerate<std::str::Lines<'a>>,

@@ -119,7 +119,7 @@ impl Limits {
         if self.domain(name).is_some() { name } else { "" }
     }
 
-    /// Puts changed texts in force. Returns what has happened, for the log.
+    /// Puts changed texts in force. Returns the events for the log.
     ///
     /// # Errors
     ///

@@ -20,8 +20,8 @@ pub(crate) fn hangups() -> Result<Signal, String> {
     signal(SignalKind::hangup()).map_err(|error| format!("the service cannot wait for SIGHUP: {error}"))
 }
 
-/// Applies each edit after `texts`, for as long as the service runs, and logs the result. A text that is rejected
-/// changes nothing.
+/// Applies each edit after `texts` while the service runs, and logs the result. A text that is rejected changes
+/// nothing.
 ///
 /// An edit that is found by polling is applied only once the texts have been unchanged for a period, so a half-written
 /// file is not. On SIGHUP, we apply the files at once, even if they are unchanged.

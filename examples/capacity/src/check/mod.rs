@@ -91,7 +91,7 @@ async fn keep_asking(
 /// The bytes that 100,000 keys take on the server.
 async fn bytes(server: &RedisServer) -> Outcome<()> {
     const KEYS: u64 = 100_000;
-    // A bucket that owes for an hour, and windows whose numbers have as many digits as for a minute.
+    // The bucket owes for an hour. The windows' numbers have equally many digits, as for a minute.
     let (bucket, window) = (Quota::per_hour(1), Quota::per(1_000, Duration::from_secs(150)));
     let limiters = [
         limiter(server, TokenBucket::new(bucket), None)?,

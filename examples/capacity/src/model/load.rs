@@ -12,11 +12,12 @@ pub(crate) struct Load {
     pub(crate) keys: u64,
     /// Requests per second, to all processes together.
     pub(crate) rate: u64,
-    /// How many in a thousand requests are rejected. One limit holds for all keys: the one that rejects that many.
+    /// How many in a thousand requests are rejected. All keys have one limit, which is chosen so that it rejects this
+    /// share.
     pub(crate) rejected: u32,
     /// The exponent in Zipf's law in thousandths: the key with rank *r* has a share of r^-s. Zero: all keys are alike.
     pub(crate) zipf: u32,
-    /// Each request goes to a random process, whatever its key.
+    /// Each request goes to a random process, independently of its key.
     pub(crate) processes: u32,
     pub(crate) lease: Option<Leasing>,
     /// How long a call takes, on the way and on the server.

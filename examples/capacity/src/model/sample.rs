@@ -1,7 +1,7 @@
 //! Which part of a load is simulated: all requests for the keys in a few table sets.
 //!
 //! A process's tables have 2,048 sets, and a key has an equal set in all processes. The sets do not influence each
-//! other, so a few show what happens in all ("set sampling", as for hardware caches). The rates are the real ones, in
+//! other, so a few are representative for all ("set sampling", as for hardware caches). The rates are the real ones, in
 //! all processes: only keys are left out.
 //!
 //! Hot keys are few, and might all be in other sets. So up to eight keys from each band get their own set in the

@@ -108,7 +108,7 @@ impl Server {
         Self { limit, states: HashMap::new() }
     }
 
-    /// Charges those of `count` requests that fit in. A key that is new to the simulation was asked for before, for
+    /// Charges `count` requests, as far as they fit. A key that is new to the simulation was asked for before, for
     /// `share` of its limit.
     pub(crate) fn charge(&mut self, key: Key, now: u64, count: u32, share: f64) -> Reply {
         let Self { limit, states } = self;
@@ -126,7 +126,7 @@ impl Server {
     }
 }
 
-/// What a process has seen of a bucket on DynamoDB, from which it predicts which conditional update will apply.
+/// A bucket on DynamoDB as a process last saw it. From this the process predicts which conditional update applies.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
     state: State,

@@ -13,7 +13,7 @@ thread_local! {
     static SENT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// An algorithm that learns the simulated latency in place of the one that its service has measured.
+/// An algorithm that gets the simulated latency instead of the latency that its service has measured.
 pub(crate) struct Simulated<A>(pub(crate) A);
 
 fn latency() -> Duration {

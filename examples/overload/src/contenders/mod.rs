@@ -1,4 +1,4 @@
-//! The contenders, each of which stands in front of the server.
+//! The contenders: each stands in front of the server.
 
 mod failsafe;
 mod gradient2;

@@ -26,7 +26,7 @@ impl ServerBody {
         response
     }
 
-    /// Returns a body that ends later, or one that has ended.
+    /// Returns a body that ends later, or that has ended already.
     pub(crate) fn new(is_open: bool) -> (Self, BodyEnd) {
         let (end, body) = is_open.then(oneshot::channel).unzip();
         (Self(body), BodyEnd(end))

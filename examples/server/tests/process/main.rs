@@ -19,7 +19,7 @@ mod shutdown;
 #[allow(dead_code)]
 mod echo;
 
-// Helpers from the crate's own tests, some of which these tests need.
+// Helpers from the crate's own tests. These tests use some of them.
 #[cfg(feature = "postgres")]
 #[path = "../../../../tests/support/postgres.rs"]
 #[allow(dead_code, unreachable_pub)]

@@ -104,8 +104,8 @@ impl<D: Domain> Selector<D> {
         self.when.is_none() && self.except.is_none()
     }
 
-    /// Logs, once, if all of the first 1,000 requests are left out. That a condition leaves out the first one or the
-    /// first hundred is what it is there for.
+    /// Logs, once, if all of the first 1,000 requests are left out. A condition may leave out the first request or the
+    /// first hundred, by intention.
     #[inline]
     fn meets_conditions(&self, policy: &str, head: &D::Subject<'_>) -> bool {
         let is_included = self.when.as_ref().is_none_or(|condition| condition(head))

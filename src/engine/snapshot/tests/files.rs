@@ -110,7 +110,7 @@ fn only_the_owner_may_read() {
     fs::set_permissions(folder.file(), fs::Permissions::from_mode(0o644)).unwrap();
     snapshots(&layer()).save(folder.file()).unwrap();
     assert_eq!(mode(), 0o600);
-    // A link beside it is neither followed nor replaced.
+    // A link beside it is not followed and not replaced.
     let other = folder.0.join("other");
     fs::write(&other, "mine").unwrap();
     symlink(&other, beside(&folder.file(), ".new")).unwrap();
@@ -153,7 +153,7 @@ fn foreign_files_are_never_touched() {
     let layer = layer();
     for foreign in ["[[route]]\npath = \"/api\"\n", "short", ""] {
         for suffix in ["", ".new", ".refused"] {
-            // A snapshot's beginning may be the rest of one that was interrupted.
+            // A snapshot's beginning may be left over from an interrupted write.
             if foreign.is_empty() && suffix == ".new" {
                 continue;
             }

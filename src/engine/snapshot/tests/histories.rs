@@ -1,4 +1,4 @@
-//! A limiter that is restarted at any instant decides like one that goes on, to one bucket tick.
+//! A limiter that is restarted at any instant decides like a limiter that goes on, within one bucket tick.
 
 use proptest::prelude::*;
 

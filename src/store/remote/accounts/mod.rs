@@ -29,9 +29,8 @@ pub use crate::values::{CreditExpiry, Expiry, Paid, Shortfall, Unfit};
 ///
 /// # Contract
 ///
-/// - [`apply`](Self::apply) does one step atomically, whatever process asks for it, as [`Balance`](crate::Balance)
-///   describes lots, their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock
-///   are removed.
+/// - [`apply`](Self::apply) does one step atomically over all processes, as [`Balance`](crate::Balance) describes lots,
+///   their order, debts and refunds. Before it, lots that have [expired](Expiry) by the server's clock are removed.
 /// - A step with a [`Reference`] is idempotent while the reference is known, even if it is repeated with other units. A
 ///   reference is known for seven days, and for a credit as long as its units can be used. A step that is not done
 ///   leaves no reference.

@@ -44,7 +44,7 @@ const VERSION: u8 = 1;
 pub(super) const MOST_OPEN: usize = 4;
 
 /// How long an empty account is kept: far longer than any request takes. If a record were deleted while a request is
-/// between its read and its swap, it would come back as one that has not changed.
+/// between its read and its swap, it would come back looking unchanged.
 const KEPT_EMPTY: Duration = Duration::from_secs(3_600);
 
 impl AccountRecord {

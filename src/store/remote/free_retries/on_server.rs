@@ -26,9 +26,9 @@ use crate::values::{Description, LimiterError, PartitionKey, Pending, Quota, Rec
 /// for each key. A budget's state belongs to the limiter's algorithm, if that is a window with a fixed length, and
 /// otherwise to a [`TokenBucket`](crate::algorithm::TokenBucket), under the quota in the [`RetryRecord`].
 ///
-/// - [`charge_once`](Self::charge_once) is one atomic step, whatever process makes it. If the request's record has a
-///   free retry left, the key is not banned, and the budget admits the cost, then one retry is taken from the record,
-///   the budget is charged, and the key is only read. Otherwise the key is charged as by a
+/// - [`charge_once`](Self::charge_once) is one atomic step over all processes. If the request's record has a free retry
+///   left, the key is not banned, and the budget admits the cost, then one retry is taken from the record, the budget
+///   is charged, and the key is only read. Otherwise the key is charged as by a
 ///   [charge](crate::store::remote::Transition::Charge) for one request, or only read if the cost can never be
 ///   admitted.
 /// - [`begin_record`](Self::begin_record) leaves an existing record and its end unchanged.

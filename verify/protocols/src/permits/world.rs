@@ -47,7 +47,7 @@ pub(super) struct Config {
 pub(super) struct Faults {
     /// A call, its answer, or the connection before the call was sent is lost.
     pub(super) losses: u8,
-    /// A call or its answer takes so long that its caller may give up.
+    /// A call or its answer takes long enough for its caller to give up.
     pub(super) delays: u8,
     pub(super) crashes: u8,
     /// `SIGSTOP`: the process's clock goes on.
@@ -91,7 +91,7 @@ pub(super) enum Flaw {
     ReleaseUnchecked,
     /// The end of a lease follows the clock of a process that is behind.
     LeaseDatedByProcess,
-    /// If a call's answer is lost, the call is taken for one that has not run.
+    /// If a call's answer is lost, the caller takes the call for one which has not run.
     LostIsNotRun,
     /// A process that starts again uses its old name, and begins its numbers again.
     NameIsReused,

@@ -24,7 +24,7 @@ use super::statuses::{WaitRule, WaitStatuses};
 /// A field with more bytes than this, over all its lines, is ignored.
 const MAX_BYTES: usize = 2_048;
 
-/// The longest window, in seconds. It is as long as the longest month, and longer ones are cut to this.
+/// The longest window, in seconds: the longest month. Longer windows are cut to this.
 const MAX_RESET: u64 = 31 * 86_400;
 
 const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -102,7 +102,7 @@ fn a_call_lists_up_to_32_alternatives() {
 trait Member {
     fn key(&self, id: u64) -> Key;
 
-    /// Draws a cost: sometimes 0, or one that is never admitted.
+    /// Draws a cost: sometimes 0, or a cost that is never admitted.
     fn cost(&self, random: &mut Xorshift) -> u64;
 
     fn charge(&self, cost: u64, now: u64) -> ScriptCharge;

@@ -113,7 +113,7 @@ async fn units_count_while_they_are_held() {
         let server = RedisServer::start();
         let [limiter, other] = [LEASE, HOUR].map(|lease| process(&server, LIMIT, lease));
         let permit = take_in_the_end(&limiter, 3).await;
-        // Three leases, whatever this machine does meanwhile.
+        // Three leases, even if this machine is busy meanwhile.
         let end = server_time(&server) + 3_000_000;
         while server_time(&server) < end {
             let held = fields(&server);

@@ -336,7 +336,7 @@ async fn the_fallback_counts_redis_admissions() {
     let admitted = ask(1);
     assert!(admitted.is_allowed() && !ask(1).is_allowed(), "what Redis has admitted counts, too");
     assert_eq!((limiter.stats().in_flight, counted(&server)), (Some(2), 1));
-    // If either is over first, the server counts no more than are in flight.
+    // In either order of their ends, the server counts only the requests in flight.
     drop(permit);
     assert_eq!((limiter.stats().in_flight, counted(&server)), (Some(1), 1));
     limiter.refund(&Ask::charge(&key("a"), 1), admitted.receipt(), 1);

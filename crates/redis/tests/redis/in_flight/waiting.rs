@@ -198,7 +198,7 @@ async fn the_number_of_waiters_is_bounded() {
     third.abort();
     until("it has left", || waiting(&limiter) == 2).await;
 
-    // A cost that is too great never fits; a shadow takes free units and never waits; nor does the fallback.
+    // A cost that is too great never fits. A shadow and the fallback take free units and never wait.
     let too_much = decided(&limiter, Ask::charge(&key("a"), 2)).await.unwrap();
     assert!(!too_much.is_allowed() && !too_much.is_until_released());
     for mode in [Mode::Shadow, Mode::Fallback] {

@@ -228,7 +228,7 @@ async fn random_schedules_follow_the_model() {
     }
     world.held.clear();
     until("nothing is left", || {
-        // Those behind one that gave up had their turn.
+        // When a request gives up, the next requests may get their turn.
         while let Ok(Served { permit, .. }) = world.reports.try_recv() {
             drop(permit);
         }

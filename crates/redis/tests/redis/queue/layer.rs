@@ -110,7 +110,7 @@ async fn a_shadow_policy_delays_no_request() {
         let answer = tokio::time::timeout(60 * SECOND, send(&layer)).await.expect("it does not wait");
         assert_eq!(answer.status(), 200);
     }
-    // All the same, those behind wait as long as they would.
+    // But the next request waits as if the policy were enforced.
     assert!(!queue.decide(&Ask::charge(&PartitionKey::SHARED, 1)).decided().await.unwrap().is_allowed());
 }
 

@@ -40,7 +40,7 @@ async fn a_reservation_is_returned_from_any_thread() {
         left(&queue, "a").await == 8
     })
     .await;
-    // Its answer came before the one that counted it.
+    // Its answer came before the answer that counted its reservation.
     assert!((&mut waits).now_or_never().is_none());
     std::thread::spawn(|| drop(waits)).join().unwrap();
     until("its reservation is free", async || left(&queue, "a").await == 9).await;
@@ -207,7 +207,7 @@ async fn closing_ends_all_waits() {
     for check in come {
         assert_eq!(check.decided().await.unwrap_err().to_string(), "the queue was closed");
     }
-    // The one that came last, at least.
+    // At least the last reservation.
     let elsewhere = self::queue(&server, Quota::per_hour(1)).max_queue(9);
     until("a reservation was returned", async || left(&elsewhere, "a").await >= 8).await;
 }

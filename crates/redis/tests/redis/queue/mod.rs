@@ -219,7 +219,7 @@ async fn the_negative_cache_rejects_only_impatient_requests() {
     }
     assert!(calls(&server) - before <= verified(began));
     assert!(take(&queue, "a").await.is_allowed());
-    // The last arrival decides what is cached.
+    // The cache holds the rejection for the last arrival.
     let wait = ask(&queue, "a").await.retry_after().unwrap();
     assert!(wait > HOUR, "{wait:?}");
     assert!(calls(&server) - before <= 1 + verified(began));

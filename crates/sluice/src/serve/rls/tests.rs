@@ -56,7 +56,7 @@ fn expected(text: &str) -> Option<(u32, bool)> {
     Some((limit.parse().unwrap(), words.next() != Some("shadow")))
 }
 
-/// A request with exactly as many hits as the limit is admitted, and one with another hit is not. So no time passes
+/// A request whose hits equal the limit is admitted, and a request with one more hit is rejected. So no time passes
 /// between them.
 #[tokio::test]
 async fn the_examples_are_limited_as_written() {
@@ -143,7 +143,7 @@ async fn a_full_descriptor_leaves_the_others_charged() {
     }
 }
 
-/// A bucket that is used up needs longer than one that is not.
+/// A bucket that is used up needs longer than a bucket with tokens.
 #[tokio::test]
 async fn a_wait_follows_the_last_charge() {
     let limits = envoy(FILE);
@@ -248,7 +248,7 @@ async fn a_brought_limit_replaces_the_files() {
     );
 }
 
-/// If both do not fit, neither is charged.
+/// If the two charges do not both fit, none is made.
 #[tokio::test]
 async fn a_repeated_descriptor_is_charged_twice() {
     let limits = all_or_none();
