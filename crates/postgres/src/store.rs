@@ -28,11 +28,11 @@ use crate::postgres::Postgres;
 /// | on a key that is known here as used up, asked again | one statement that only reads, at most once per half a second and process |
 /// | with [leases](Self::leasing) of *n* requests | 1/*n* of a statement for a key in demand |
 ///
-/// A statement takes the server 155 microseconds of processor time, measured with `pgbench`, and 340 in `scripts/bench
-/// --postgres` on a busy machine: about twice the time of an upsert that adds one. A statement that is not prepared
-/// ([`Postgres::behind_pooler`]) takes seven times the time of a prepared one. A row and its place in the index take
-/// about 210 bytes. Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. If a
-/// key is in demand everywhere, the server makes one decision after the other, so use leases.
+/// A statement took the server 121 to 176 microseconds of processor time, and an upsert that adds one 82 to 109
+/// (`scripts/bench --postgres` on an AMD EPYC, 2026-12-01). A statement that is not prepared
+/// ([`Postgres::behind_pooler`]) takes longer. A bucket's row and its place in the index took 215 bytes there.
+/// Refunds, resets, bans and overrides take one statement each, a debt and a charge by hand two. If a key is in demand
+/// everywhere, the server makes one decision after the other, so use leases.
 ///
 /// Requests for one key that come while a call for it is in flight on their runtime share the next call.
 ///
