@@ -78,7 +78,7 @@ fn reading_of(entry: &PolicyEntry) -> Option<Reading<'_>> {
 /// by the next.
 fn total_wait<D: Decide>(policies: &[Policy<D>], entries: &[PolicyEntry]) -> Option<Duration> {
     // Shadows do not delay requests, and a preview has the time that a request would wait.
-    let has_waited = |entry: &&PolicyEntry| !entry.is_preview && !entry.policy_of(policies).shadow;
+    let has_waited = |entry: &&PolicyEntry| !entry.is_preview() && !entry.policy_of(policies).shadow;
     let admissions = entries.iter().filter(has_waited).filter_map(PolicyEntry::admission);
     let total = admissions.fold(Duration::ZERO, |sum, decision| sum.saturating_add(decision.delay()));
     Some(total).filter(|total| !total.is_zero())

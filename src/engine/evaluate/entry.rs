@@ -26,10 +26,6 @@ pub(super) struct PolicyEntry {
     pub(super) quota: Option<Quota>,
     /// Whether the limiter failed, and the local fallback decides.
     pub(super) fell_back: bool,
-    /// Whether the response will settle the charge.
-    pub(super) is_open: bool,
-    /// Whether the decision comes from a peek, so that nothing was charged.
-    pub(super) is_preview: bool,
     /// `Charge`, or `Peek` if the request only checks whether its cost fits, or `UpTo` if its cost was spent already.
     pub(super) mode: Mode,
     pub(super) progress: Progress,
@@ -42,11 +38,15 @@ pub(super) struct PolicyEntry {
 /// How far an entry has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Not charged yet, or the charge was refunded.
+    /// Not charged yet, or the charge was refunded. A batch stores its answer in `decision` before that is acted on.
     #[default]
     Uncharged,
+    /// Peeked at because the request is rejected. Nothing was charged.
+    Previewed,
     /// Charged. Under a shadow also: rejected, counted, and let through.
     Charged,
+    /// [`Charged`](Self::Charged), and the response will settle the charge.
+    Open,
     /// Passes without a charge, because its key is allowed by hand, or because its limiter fails and the policy fails
     /// open.
     Exempt,
@@ -152,8 +152,6 @@ impl PolicyEntry {
             cost,
             quota,
             fell_back: false,
-            is_open: false,
-            is_preview: false,
             mode: Mode::Charge,
             progress: Progress::Uncharged,
             crossed: None,
@@ -242,7 +240,6 @@ impl PolicyEntry {
     /// Records an admission that is never refunded: a `Peek` has charged nothing, and the units of `UpTo` are spent.
     #[cold]
     fn keep<D: Decide>(&mut self, policy: &Policy<D>) {
-        self.is_preview = true;
         if self.mode == Mode::Peek {
             self.uncharge(policy);
             // If the request is rejected, its cost is added back to the remaining units, but a peek has charged
@@ -378,6 +375,16 @@ impl PolicyEntry {
         self.progress != Progress::PassedOver && self.decision.is_some_and(|decision| !decision.is_allowed())
     }
 
+    /// Whether the response will settle the charge.
+    pub(super) fn is_open(&self) -> bool {
+        self.progress == Progress::Open
+    }
+
+    /// Whether the decision has nothing to refund, because a peek made it, or because the units of `UpTo` are spent.
+    pub(super) fn is_preview(&self) -> bool {
+        self.progress == Progress::Previewed || self.mode != Mode::Charge
+    }
+
     /// The decision, if it admits the request, as a charge or as a [preview](Self::is_preview).
     pub(super) fn admission(&self) -> Option<&Decision> {
         self.decision.as_ref().filter(|decision| decision.is_allowed())
@@ -394,7 +401,7 @@ impl PolicyEntry {
         if self.mode == Mode::UpTo {
             return;
         }
-        if self.admission().is_some_and(|decision| self.is_preview || decision.receipt() != Receipt::NONE) {
+        if self.admission().is_some_and(|decision| self.is_preview() || decision.receipt() != Receipt::NONE) {
             self.recharge(policy, 0);
         }
     }
@@ -417,13 +424,13 @@ impl PolicyEntry {
     /// Records a peek's decision.
     pub(super) fn preview(&mut self, decision: Decision) {
         self.decision = Some(decision);
-        self.is_preview = true;
+        self.progress = Progress::Previewed;
     }
 
     /// Decides without charging, if the limiter can be peeked at without waiting.
     pub(super) fn peek<D: Decide>(&mut self, policy: &Policy<D>, context: &AskContext) {
         self.decision = policy.peek(&self.ask(context));
-        self.is_preview = true;
+        self.progress = Progress::Previewed;
         if let Some(wait) = self.debt_wait() {
             let in_debt = self.decision.map(|decision| decision.banned_for(wait));
             self.decision = in_debt.or_else(|| self.debt_rejection(policy));
@@ -443,7 +450,6 @@ impl PolicyEntry {
     /// Makes the decision a rejection for good: no wait helps.
     pub(super) fn reject_for_good(&mut self) {
         self.decision = self.decision.map(|decision| Decision::reject(decision.limit(), decision.remaining(), None));
-        self.is_preview = true;
     }
 
     /// Handles a free retry that will be charged after `wait` because its record will have ended by then. If the charge
@@ -457,7 +463,7 @@ impl PolicyEntry {
         let context = AskContext::default();
         let charged = policy.peek(&self.ask(&context).costing(cost));
         if let Some(rejection) = charged.filter(|charged| !charged.is_allowed()) {
-            self.preview(rejection);
+            self.decision = Some(rejection);
         }
         true
     }

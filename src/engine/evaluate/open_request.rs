@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::decide::Decide;
-use super::entry::{Entries, PolicyEntry};
+use super::entry::{Entries, PolicyEntry, Progress};
 use super::observe::{ChargeOf, note_crossings};
 use super::scope::Scope;
 use crate::engine::outcome::Admitted;
@@ -14,13 +14,13 @@ use crate::engine::permits::{Held, Holds, release};
 use crate::engine::policy::{NoteCharge, Policy};
 use crate::engine::reload::{InForce, LayerState};
 use crate::engine::settlement::{Reports, Settlement};
-use crate::engine::translate::Progress;
+use crate::engine::translate::Progress as _;
 use crate::engine::verdict::Verdict;
 use crate::limiter::hold::Hold;
 use crate::values::time::{Clock, Monotonic, Timestamp};
 use crate::values::{Ask, RequestEnd};
 
-/// An admitted request with all its entries. [Open](PolicyEntry::is_open) entries await settlement, the request may
+/// An admitted request with all its entries. [Open](Progress::Open) entries await settlement, the request may
 /// hold units, and once it is over, its retries may be free.
 ///
 /// Charges that depend on the response's head are settled [when it comes](Self::settle_by). The rest ends with the
@@ -59,14 +59,14 @@ impl<D: Decide> OpenRequest<D> {
             let policy = scope.policy(entry);
             if policy.billing.settles_later() && entry.admission().is_some() {
                 policy.lineage.record.open_charges().open(&entry.key, entry.cost, since);
-                entry.is_open = true;
+                entry.progress = Progress::Open;
             }
             let ends = if policy.billing.releases_at_head { &mut until_head } else { &mut until_end };
             ends.extend(entry.take_hold());
         }
         // All policies have admitted the request. If its handler takes the units, this is their end.
         until_end.iter_mut().for_each(|hold| hold.end_as(Some(RequestEnd::Served)));
-        let awaits = |entry: &&PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
+        let awaits = |entry: &&PolicyEntry| entry.is_open() && scope.policy(entry).billing.is_settled_by_handler();
         let awaiting = entries.iter().filter(awaits).map(|entry| Arc::clone(&scope.policy(entry).name));
         let reports = Some(Reports::for_policies(awaiting)).filter(|reports| !reports.is_empty()).map(Arc::new);
         let watcher = |hold: &Hold| {
@@ -96,7 +96,7 @@ impl<D: Decide> OpenRequest<D> {
         let took = self.took();
         let Self { layer, in_force, entries, .. } = self;
         let scope = Scope { layer, in_force };
-        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open()) {
             let policy = scope.policy(entry);
             if let Some(cost) = policy.billing.cost_by_head(entry.cost, outcome) {
                 entry.settle(scope, cost);
@@ -142,7 +142,7 @@ impl<D: Decide> OpenRequest<D> {
 
     /// Whether charges depend on the outcome.
     pub(crate) fn awaits_outcome(&self) -> bool {
-        let by_head = |entry: &PolicyEntry| entry.is_open && self.scope().policy(entry).billing.is_settled_by_head();
+        let by_head = |entry: &PolicyEntry| entry.is_open() && self.scope().policy(entry).billing.is_settled_by_head();
         self.entries.iter().any(by_head)
     }
 
@@ -169,7 +169,7 @@ impl<D: Decide> OpenRequest<D> {
         let scope = Scope { layer, in_force };
         // Show the cost that the handler has reported by now. The charge follows at the end, because the handler may
         // report another cost until then.
-        let shown = |entry: &&mut PolicyEntry| entry.is_open && scope.policy(entry).billing.is_settled_by_handler();
+        let shown = |entry: &&mut PolicyEntry| entry.is_open() && scope.policy(entry).billing.is_settled_by_handler();
         let mut charged = Vec::new();
         for entry in entries.iter_mut().filter(shown) {
             let policy = scope.policy(entry);
@@ -189,7 +189,7 @@ impl<D: Decide> OpenRequest<D> {
 
     /// Whether anything remains to be done when the subject is over.
     pub(crate) fn lasts(&self) -> bool {
-        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open || entry.awaits_retries())
+        self.held.is_some() || self.entries.iter().any(|entry| entry.is_open() || entry.awaits_retries())
     }
 }
 
@@ -204,7 +204,7 @@ impl<D: Decide> Drop for OpenRequest<D> {
         let took = self.took();
         let mut entries = std::mem::take(&mut self.entries);
         let scope = self.scope();
-        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open) {
+        for entry in entries.iter_mut().rev().filter(|entry| entry.is_open()) {
             let policy = scope.policy(entry);
             let cost = self.final_cost(policy);
             if let Some(cost) = cost {
@@ -243,7 +243,7 @@ impl PolicyEntry {
     /// order, such a request at worst expects a refund that has been made already.
     fn close<D: Decide>(&mut self, policy: &Policy<D>, took: Option<Duration>) {
         policy.lineage.record.open_charges().close(&self.key, self.cost, took);
-        self.is_open = false;
+        self.progress = Progress::Charged;
     }
 }
 

@@ -49,7 +49,7 @@ impl<'a, D: Decide> Scope<'a, D> {
     pub(super) fn take_back(self, entry: &mut PolicyEntry) {
         // If the request held the units, `undo` has released them, and a refund would give them back a second time.
         let was_held = entry.undo();
-        if let Some(decision) = entry.admission().filter(|_| !was_held && !entry.is_preview) {
+        if let Some(decision) = entry.admission().filter(|_| !was_held && !entry.is_preview()) {
             self.refund(entry, decision.receipt(), entry.cost);
         }
     }

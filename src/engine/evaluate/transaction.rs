@@ -99,75 +99,98 @@ impl Transaction {
         scope: Scope<'_, D>,
         mut known_answer: Option<Answer>,
     ) -> TransactionProgress<D> {
-        let is_open_ended = scope.in_force.is_open_ended();
         loop {
             if let Some(formula) = scope.in_force.formula.as_ref().filter(|_| known_answer.is_none()) {
                 if let Err(cause) = self.choose_next(scope, formula) {
                     return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
                 }
             }
-            let Some(entry) = self.entries.get_mut(self.next) else { break };
-            let policy = scope.policy(entry);
-            let answer = match known_answer.take() {
-                Some(answer) => answer,
-                // A policy that answers at once is charged before the first wait, so we do not look up its heir.
-                // `Scope::current` has the details, and one exception.
-                None if policy.answers_at_once() && !entry.fell_back => {
-                    policy.limiter.decide(&entry.ask(&self.context))
-                }
-                None => match self.charge(scope) {
-                    EntryCharge::One(answer) => answer,
-                    EntryCharge::Several(pending) => return TransactionProgress::Several(pending),
-                    EntryCharge::Members(members, pending) => return TransactionProgress::Members(members, pending),
-                },
+            if self.next == self.entries.len() {
+                return TransactionProgress::Done(Ok(self.commit(scope)));
+            }
+            let answer = match known_answer.take().map_or_else(|| self.charge_next(scope), EntryCharge::One) {
+                EntryCharge::One(Answer::Ready(answer)) => answer,
+                EntryCharge::One(Answer::Pending(pending)) => return TransactionProgress::One(pending),
+                EntryCharge::Several(pending) => return TransactionProgress::Several(pending),
+                EntryCharge::Members(members, pending) => return TransactionProgress::Members(members, pending),
             };
-            match answer {
-                // The common case: admitted.
-                Answer::Ready(Ok(decision)) if decision.is_allowed() => {
-                    let entry = &mut self.entries[self.next];
-                    entry.admit(policy, decision, is_open_ended);
-                    if !entry.fell_back {
-                        policy.report_health(None);
-                    }
-                    self.next += 1;
-                }
-                // `Mode::UpTo`: the cost was spent already and does not fit whole, so the remaining units are charged,
-                // and the request is admitted.
-                Answer::Ready(Ok(rejection)) if self.entries[self.next].mode == Mode::UpTo => {
-                    let entry = &mut self.entries[self.next];
-                    entry.admit(policy, used_up(&rejection), is_open_ended);
-                    if !entry.fell_back {
-                        policy.report_health(None);
-                    }
-                    self.next += 1;
-                }
-                Answer::Ready(result) => match self.resolve(scope, result) {
-                    Resolution::Continue => self.next += 1,
-                    Resolution::FallBack => {}
-                    Resolution::RollBack(cause) if scope.in_force.formula.is_some() => self.pass_over(cause),
-                    Resolution::RollBack(cause) => {
-                        return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
-                    }
-                },
-                Answer::Pending(pending) => return TransactionProgress::One(pending),
+            if let Err(cause) = self.apply(scope, answer) {
+                return TransactionProgress::Done(Err(Box::new(self.roll_back(scope, cause))));
             }
         }
-        // All entries are charged: commit.
+    }
+
+    /// Charges the next entry.
+    #[inline]
+    fn charge_next<D: Decide>(&mut self, scope: Scope<'_, D>) -> EntryCharge {
+        let entry = &self.entries[self.next];
+        let policy = scope.policy(entry);
+        // A policy that answers at once is charged before the first wait, so we do not look up its heir.
+        // `Scope::current` has the details, and one exception.
+        if policy.answers_at_once() && !entry.fell_back {
+            return EntryCharge::One(policy.limiter.decide(&entry.ask(&self.context)));
+        }
+        self.charge_next_slow(scope)
+    }
+
+    /// Acts on the answer to the next entry, and goes on to the entry behind it, unless the next one has to be charged
+    /// again or the formula chooses another.
+    ///
+    /// # Errors
+    ///
+    /// If the transaction has to be rolled back.
+    #[inline]
+    fn apply<D: Decide>(&mut self, scope: Scope<'_, D>, answer: Result<Decision, LimiterError>) -> Result<(), Cause> {
+        let entry = &mut self.entries[self.next];
+        let admission = match &answer {
+            Ok(decision) if decision.is_allowed() => *decision,
+            // The cost was spent already and does not fit whole, so the remaining units are charged, and the request is
+            // admitted.
+            Ok(rejection) if entry.mode == Mode::UpTo => used_up(rejection),
+            _ => return self.apply_rejection(scope, answer),
+        };
+        let policy = scope.policy(entry);
+        entry.admit(policy, admission, scope.in_force.is_open_ended());
+        if !entry.fell_back {
+            policy.report_health(None);
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    /// Acts on a rejection or a failure as [`apply`](Self::apply) does.
+    #[cold]
+    fn apply_rejection<D: Decide>(
+        &mut self,
+        scope: Scope<'_, D>,
+        answer: Result<Decision, LimiterError>,
+    ) -> Result<(), Cause> {
+        match self.resolve(scope, answer) {
+            Resolution::Continue => self.next += 1,
+            Resolution::FallBack => {}
+            Resolution::RollBack(cause) if scope.in_force.formula.is_some() => self.pass_over(cause),
+            Resolution::RollBack(cause) => return Err(cause),
+        }
+        Ok(())
+    }
+
+    /// Counts the decisions, now that all entries are charged, and returns the admission.
+    #[inline]
+    fn commit<D: Decide>(&mut self, scope: Scope<'_, D>) -> Admitted<D> {
         scope.note_committed(&mut self.entries);
-        if is_open_ended {
+        if scope.in_force.is_open_ended() {
             self.entries.iter_mut().for_each(PolicyEntry::admit_attempt);
             if OpenRequest::is_needed(scope, &self.entries) {
-                let open = OpenRequest::new(scope, std::mem::take(&mut self.entries));
-                return TransactionProgress::Done(Ok(Admitted::Open(D::open(open))));
+                return Admitted::Open(D::open(OpenRequest::new(scope, std::mem::take(&mut self.entries))));
             }
         }
-        TransactionProgress::Done(Ok(scope.annotate(&self.entries, scope.verdict(&self.entries))))
+        scope.annotate(&self.entries, scope.verdict(&self.entries))
     }
 
     /// Charges the next entry, if its limiter does not decide at once, by itself or in one call with later entries on
     /// the same store.
     #[inline(never)]
-    fn charge<D: Decide>(&mut self, scope: Scope<'_, D>) -> EntryCharge {
+    fn charge_next_slow<D: Decide>(&mut self, scope: Scope<'_, D>) -> EntryCharge {
         let entry = &self.entries[self.next];
         let policy = scope.current(scope.policy(entry));
         if entry.fell_back {

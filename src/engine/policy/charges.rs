@@ -56,18 +56,16 @@ impl<D: Domain> Policy<D> {
     /// The quota is looked up once per request, and applies to all the request's steps, including refunds, settlements
     /// and fields. Take it from the server's own data about the client, not from a field that the client sends.
     ///
-    /// It must be the *key's* quota, and must not depend on the request. A changed quota keeps the number of used
-    /// units, and a generous quota restores them sooner than a strict one. For example, with 5 per hour for `/login`
-    /// and 100 per second for all other paths, a client that sends both in turn, five times a second, gets 18,000
-    /// logins an hour. Instead, write a policy for each quota, with [`when`](Self::when). If a key's quota goes back
-    /// and forth within the first 1,000 requests, a warning is logged once.
+    /// It must be the *key's* quota, and must not depend on the request, because a generous quota restores used units
+    /// sooner than a strict one. The [guide](crate::guide::quotas#a-quota-per-customer) has examples of the damage.
+    /// Instead, write a policy for each kind of request, with [`when`](Self::when). If a key's quota goes back and
+    /// forth within the first 1,000 requests, a warning is logged once.
     ///
     /// A key keeps its used units when its quota changes, as after a [live change](crate::LimitsHandle): five used of
     /// ten become five used of fifty. The first request under the new quota converts the key, even if it is rejected.
     ///
     /// **In a policy with windows, give all quotas one period**, or take a bucket. A count that is moved into a shorter
-    /// period ends with that period. For example, if a key goes back and forth between 1,000 per day and 10 per second,
-    /// a window admits 10,100 requests in a minute, and a bucket 1,360.
+    /// period ends with that period.
     ///
     /// If a bucket's rate, or a window's period, changes between a charge and its refund, the refund is lost, in memory
     /// and on Redis. On Redis, the first charge after a change takes a second round trip.
@@ -242,9 +240,8 @@ impl<D: Domain> Policy<D> {
     /// # In flight
     ///
     /// Until its response comes, a request counts, regardless of the later response. So the limit also bounds a key's
-    /// requests in flight, including valid ones. For example, one key sent 1,000 valid requests, 100 per second, which
-    /// took 200 ms each, so about 20 at a time. A limit of ten rejected 520 of them. To count failures in one short
-    /// step, such as an API key lookup, [charge around that step](crate::guide::plans#what-happens).
+    /// requests in flight, including valid ones. To count failures in one short step, such as an API key lookup,
+    /// [charge around that step](crate::guide::plans#what-happens).
     ///
     /// # Waits
     ///
@@ -265,9 +262,9 @@ impl<D: Domain> Policy<D> {
     ///
     /// A bucket refills while responses are awaited. So `burst` + rate × duration requests may be in flight at once. A
     /// refund gives back the part of the request's own charge that is not refilled yet, even if the bucket has refilled
-    /// other requests' charges meanwhile ([`Receipt`](crate::limiter::Receipt)). So a client can save refilled units,
-    /// if it keeps its own valid logins in flight, and sends each again in time. With 5 per minute, it can then make
-    /// 105 guesses at one instant after 20 minutes. With a window, it can make 5.
+    /// other requests' charges meanwhile ([`Receipt`](crate::limiter::Receipt)). So a client that keeps its own valid
+    /// logins in flight, and sends each again in time, saves refilled units. With 5 per minute, it can make 105 guesses
+    /// at one instant after 20 minutes, but 5 with a window. The [guide](crate::guide::login) protects a login.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -333,14 +330,12 @@ impl<D: Domain> Policy<D> {
     /// Lets the handler report a request's final cost, through the [`Settlement`](crate::Settlement) in the request's
     /// extensions, until the response's body has ended.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes, as an estimate. If the handler reports less, the
-    /// excess is refunded when the body has ended. If it reports more, the shortfall is charged as far as units are
-    /// left, and the rest is forgiven. Without a report, the estimate stays, even if the client disconnects or the
-    /// service fails. But if the client disconnects while the request waits in a queue, so that no handler sees it,
-    /// nothing is charged. Response fields show the cost that the handler has reported when the response's head comes,
-    /// or else the estimate. While a key's requests are in flight, its rejected requests [wait](#waits) for their
-    /// refunds, and not for the limit. Excludes [`charge_when`](Self::charge_when) and the other options for the final
-    /// cost. It is as accurate as these: with windows, exact to the unit while the request's window lasts.
+    /// The [`cost`](Self::cost) is charged when the request comes, as an
+    /// [estimate](crate::guide::real_costs#how-to-choose-the-estimate). When the body has ended, the reported cost is
+    /// charged instead, as [`cost_after`](Self::cost_after) describes. Without a report, the estimate stays, unless the
+    /// client disconnects while the request waits in a queue. [Rejected requests' waits](#waits) allow for refunds.
+    /// With windows, the charge is exact to the unit ([guide](crate::guide::real_costs#what-is-exact)). Excludes
+    /// [`charge_when`](Self::charge_when) and the other options for the final cost.
     ///
     /// ```
     /// use tower_sluice::algorithm::SlidingWindow;
@@ -362,10 +357,9 @@ impl<D: Domain> Policy<D> {
     ///
     /// For [`settle_by_handler`](Self::settle_by_handler), [`settle_by_content_bytes`](Self::settle_by_content_bytes)
     /// and [`cost_after`](Self::cost_after). A shortfall is charged as far as units are left, and the rest is the debt.
-    /// Time pays it, at the key's quota. With a limit of 100 per hour, a request with a final cost of 10,000 uses up
-    /// the next 100 hours, and rejections meanwhile advertise the exact wait. So in the long run a key gets its quota,
-    /// even if its requests cost more than a burst. At any moment it may be ahead of its quota, by an amount that
-    /// depends on the highest request cost, and on its number of requests in flight.
+    /// Time pays it, at the key's quota, and rejections meanwhile advertise the exact wait. So in the long run a key
+    /// gets its [quota](crate::guide::real_costs#how-to-choose-the-estimate). At any moment it may be ahead of it, by
+    /// an amount that depends on the highest request cost, and on its number of requests in flight.
     ///
     /// Response fields, requests with cost 0 and [`LimitsHandle::peek`](crate::LimitsHandle::peek) show the units that
     /// are left after the debt. A debt survives a live change. Under another quota the key owes the same number of

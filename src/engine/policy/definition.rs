@@ -126,7 +126,8 @@ impl<D: Domain> Policy<D> {
     }
 
     /// Tracks the keys that are rejected most, for [`LimitsHandle::offenders`](crate::LimitsHandle::offenders). Off
-    /// unless set, since it keeps the names of clients; `show` decides how they may be shown.
+    /// unless set, because it stores the names of clients. `show` decides how they may be shown. The
+    /// [guide](crate::guide::monitoring#who-is-limited) has a complete example.
     ///
     /// ```
     /// use tower_sluice::key::PeerIp;
@@ -136,31 +137,32 @@ impl<D: Domain> Policy<D> {
     /// let policy = Policy::new("api", Quota::per_second(10)).key(PeerIp::new()).track_offenders(ShowKey::hash());
     /// ```
     ///
-    /// All rejections of a key by this policy count: by its limiter, for a ban, for a debt, and by the local fallback.
-    /// The rejections that a [shadow](Self::shadow) would make count as well, apart from those of an enforced policy:
-    /// if a live change turns one into the other, counts begin at zero. Otherwise they survive live changes.
+    /// All rejections of a key by this policy count, also for a ban, for a debt, and by the local fallback. The
+    /// rejections that a [shadow](Self::shadow) would make count, too. Counts survive live changes, unless the policy
+    /// becomes a shadow or stops being one.
     ///
     /// # Accuracy
     ///
-    /// A Space-Saving sketch (A. Metwally, D. Agrawal, A. El Abbadi, ICDT 2005) with 128 counters for each hour: the
-    /// present one, and the one before, in UTC. Older rejections do not count. A count is never too low, and too high
-    /// by its stated [error](crate::policy::Offender::error) at most, which is at most 1/128 of all rejections of the
-    /// two hours. Every key with more rejections than that is listed.
+    /// The list covers the present hour and the one before, in UTC. It is a Space-Saving sketch (A. Metwally, D.
+    /// Agrawal, A. El Abbadi, ICDT 2005) with 128 counters per hour. A count is never too low, and too high by its
+    /// [error](crate::policy::Offender::error) at most, which is at most 1/128 of all rejections in the two hours.
+    /// Every key with more rejections than that is listed.
     ///
     /// # Cost
     ///
-    /// A rejection takes some 35 to 50 ns more, 4 to 6 %, and waits for no other thread; 100 ns if its key is one of a
-    /// flood of fresh keys. Without the feature `fast-clock`, 20 ns are added for the system's clock. An admitted
-    /// request costs nothing. In memory, 14 KiB for an hour, twice as much for two, and up to eight times as much if
-    /// many threads reject requests; keys of more than 46 bytes take their length more, 256 bytes at most. The keys
-    /// themselves are in this process's memory; only the texts that `show` returns leave it.
+    /// A rejection takes 35 to 50 ns more (4 to 6 %), or 100 ns in a flood of fresh keys, and never waits for another
+    /// thread. Without the feature `fast-clock`, the system's clock adds 20 ns. An admitted request costs nothing.
+    ///
+    /// An hour takes 14 KiB of memory, and up to eight times as much if many threads reject requests. A key of more
+    /// than 46 bytes adds its length, 256 bytes at most. Keys stay in this process's memory, and only the text that
+    /// `show` makes of a key leaves it.
     ///
     /// # On several machines
     ///
     /// With a limiter on Redis, on PostgreSQL or in another store [with
-    /// records](crate::store::remote::RemoteStore::records), each process writes its counts there, as `show` shows the
-    /// keys: in the background, once a second at most, and only after rejections. A look reads those of all. Other
-    /// limiters have one list per process.
+    /// records](crate::store::remote::RemoteStore::records), all processes share the list. After rejections, each
+    /// writes its counts there in the background, once a second at most. With other limiters, each process has its own
+    /// list.
     #[doc(alias("top", "heavy hitters", "abuse"))]
     pub fn track_offenders(mut self, show: ShowKey) -> Self {
         self.lineage.offenders = Some(TrackedOffenders { show, record: Arc::new(OffenderRecord::new()) });
@@ -173,13 +175,13 @@ impl<D: Domain> Policy<D> {
         self
     }
 
-    /// Makes the policy a shadow: it counts and reports the requests that it would reject if it were enforced, but
-    /// never rejects a request, or delays it in a queue. A remote limiter is still called, and the request waits for
-    /// its answer; while it fails, its local fallback counts on, if the policy [falls
-    /// back](crate::FailureMode::LocalFallback).
+    /// Makes the policy a shadow: it [counts](crate::RateLimitLayer::shadow_rejected) and reports the requests that it
+    /// would reject if it were enforced, but never rejects or delays one. The [guide](crate::guide::shadow) tries out a
+    /// limit with it.
     ///
-    /// It is charged for the requests that all enforced policies admit. See
-    /// [`RateLimitLayer::shadow_rejected`](crate::RateLimitLayer::shadow_rejected).
+    /// A shadow is charged for the requests that all enforced policies admit. A remote limiter is still called, and the
+    /// request waits for its answer. While it fails, its local fallback counts, if the policy [falls
+    /// back](crate::FailureMode::LocalFallback).
     #[doc(alias("dry run", "dry_run", "report only"))]
     pub fn shadow(self) -> Self {
         Self { shadow: true, ..self }
@@ -239,7 +241,7 @@ impl<D: Domain> Policy<D> {
         self.costs.quota_of(&self.name, &self.description, head, key, None)
     }
 
-    /// The same, of one of the keys of a request. Its extractor may name its quota.
+    /// The quota of one of a request's keys, if the key has one of its own. The extractor may name it.
     pub(crate) fn quota_of_charge(&self, head: &D::Subject<'_>, charge: &KeyCharge) -> Option<Quota> {
         self.costs.quota_of(&self.name, &self.description, head, &charge.key, charge.quota)
     }
@@ -250,7 +252,7 @@ impl<D: Domain> Policy<D> {
         self.precedence.find(head)
     }
 
-    /// The terms of a key: under its own `quota`, or, without one, under the limiter's.
+    /// The terms of a key under its own `quota`, or else under the limiter's.
     pub(crate) fn terms_under(&self, quota: Option<Quota>) -> Option<Terms> {
         let terms = self.description.terms()?;
         Some(quota.map_or(terms, |quota| terms.under(quota)))
@@ -262,14 +264,14 @@ impl<D: Domain> Policy<D> {
         self.lineage.penalty.as_ref().filter(|_| !self.shadow && *key != PartitionKey::SHARED)
     }
 
-    /// Whether this policy has to act when the response of an admitted request comes, or ends: because the final cost
-    /// is known only then, or because the request holds units until then.
+    /// Whether this policy has to act when an admitted request's response comes or ends, because only then the final
+    /// cost is known, or because the request holds units until then.
     pub(crate) const fn ends_with_response(&self) -> bool {
         self.billing.settles_later() || self.description.holds()
     }
 
-    /// Whether requests that the limiter sheds [from any sender](crate::values::ShedsAnybody) may be answered without
-    /// their keys: all have the same cost, and no keys are tracked.
+    /// Whether requests that the limiter sheds [regardless of the client](crate::values::ShedsAnybody) may be answered
+    /// without their keys, because all have the same cost, and no keys are tracked.
     pub(crate) fn may_shed_anybody(&self) -> bool {
         self.costs.fixed_cost().is_some_and(|cost| cost > 0) && self.lineage.offenders.is_none()
     }
@@ -294,17 +296,16 @@ impl<D: Domain> Policy<D> {
     }
 }
 
-/// What only a response has: bytes, and a head before its body.
+/// Options for HTTP alone. Other domains do not have a body in bytes, or a head that comes before it.
 impl Policy {
-    /// Charges the bytes of the response's body: the quota counts bytes, and is advertised with the unit
+    /// Charges the bytes of the response's body. The quota counts bytes, and is advertised with the unit
     /// `content-bytes`.
     ///
-    /// The [`cost`](Self::cost) is charged when the request comes: choose the size of a usual response. When the body
-    /// has ended, or was dropped, the bytes that the server has taken from it are charged instead: an excess is
-    /// refunded, and a shortfall is charged as far as units are left. Trailers and the overhead of HTTP are not
-    /// counted. A request without a response, since the client disconnected or the service failed, keeps its first
-    /// charge: otherwise, opening and cancelling requests would be free. Excludes [`charge_when`](Self::charge_when)
-    /// and the other options for the final cost.
+    /// The [`cost`](Self::cost), for example the size of a usual response, is charged when the request comes. Once the
+    /// body has ended or was dropped, the bytes that the server has taken from it are charged instead, as
+    /// [`cost_after`](Self::cost_after) describes. Trailers and the overhead of HTTP do not count. A request without a
+    /// response keeps its first charge. Excludes [`charge_when`](Self::charge_when) and the other options for the final
+    /// cost.
     ///
     /// ```
     /// use tower_sluice::algorithm::TokenBucket;
@@ -319,9 +320,8 @@ impl Policy {
         self.with_option(Fact::SettleByContentBytes, |policy| policy.billing.bill = Some(Bill::ContentBytes))
     }
 
-    /// Releases the units that a request [holds](crate::Concurrency) when the head of its response has come, instead of
-    /// when the body has ended. For limits on the work of handlers, so that clients that read a response slowly do not
-    /// count.
+    /// Releases the units that a request [holds](crate::Concurrency) when its response's head has come, and not only
+    /// when the body has ended. Use it to limit the work of handlers, so that clients that read slowly do not count.
     pub fn release_at_head(self) -> Self {
         self.with_option(Fact::ReleaseAtHead, |policy| policy.billing.releases_at_head = true)
     }

@@ -2,9 +2,8 @@
 //! that can fail are done here, before the change is in force; [`debt_copies`](super::debt_copies) then copies the
 //! debts.
 //!
-//! An heir keeps its keys' debts in one [`Form`]: words, states, or states with their quotas. Its copies are made [from
-//! the table](FromTable) of its predecessor, which is read in pages as states; each state is converted into the form
-//! once.
+//! An heir keeps its keys' debts in one [`Form`]: words, states, or states with their quotas. [`FromTable`] reads the
+//! tables of the [`Origin`] page by page as states, and converts each state into that form once.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -45,7 +44,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             }
         }
         // The whole change has one instant, which is read once.
-        let origin = Predecessor::new(&predecessor, self.settings.time(&**algorithm));
+        let origin = Origin::new(&predecessor, self.settings.time(&**algorithm));
         let mut heir = self.heir(algorithm, &origin, predecessor.capacity)?;
         heir.predecessor = Arc::downgrade(&predecessor);
         let heir = Arc::new(heir);
@@ -72,7 +71,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             return Err(was_used());
         }
         let at = table.now();
-        let origin = Arc::new(Predecessor { tables: Origin::Restored(Arc::new(table)), has_quotas: false, at });
+        let origin = Arc::new(Origin { tables: OriginTables::Restored(Arc::new(table)), has_quotas: false, at });
         let heir = Arc::new(self.heir(algorithm, &origin, self.settings.capacity).ok_or_else(cannot)?);
         self.put_in_use(Arc::clone(&heir)).map_err(|_| was_used())?;
         if let Some(finish) = finish_copies(&heir) {
@@ -86,7 +85,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
     fn heir<A: Algorithm<State = S>>(
         &self,
         algorithm: &Arc<A>,
-        origin: &Arc<Predecessor>,
+        origin: &Arc<Origin>,
         capacity: usize,
     ) -> Option<Tables<S>> {
         if origin.terms().clock != self.settings.clock_type {
@@ -102,12 +101,12 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
             heir = with_capacity(capacity);
         }
         let form = origin.form(&**algorithm, &heir, self.takes_quotas())?;
-        if let Origin::Tables(predecessor) = &origin.tables {
+        if let OriginTables::Replaced(predecessor) = &origin.tables {
             let resets = predecessor.resets();
-            let voids_receipts = origin.voids_receipts(&form, &heir.terms);
+            let voids_receipts = form.voids_receipts(origin, &heir.terms);
             heir.resets = if voids_receipts { resets.all_reset() } else { resets.inherited() };
         }
-        origin.begin(&mut heir, form, algorithm, self.settings.when_full);
+        form.begin(origin, &mut heir, algorithm, self.settings.when_full);
         heir.secret = origin.secret();
         heir.occupancy().inherit(origin.table().occupancy());
         Some(heir)
@@ -120,43 +119,44 @@ fn finish_copies<S: Copy + Send + 'static>(heir: &Tables<S>) -> Option<Finish> {
     Some(Box::new(move || past.copy_all()))
 }
 
-/// The predecessor's table that has the keys at the instant of a change.
-pub(super) struct Predecessor {
-    tables: Origin,
+/// The keys' debts at the instant of a change: the [`DebtOrigin`] from which an heir copies.
+pub(super) struct Origin {
+    tables: OriginTables,
     /// Whether the keys are in the table for keys with quotas. Read once: a question may make that table meanwhile, and
     /// the heir may be that table.
     has_quotas: bool,
     at: Timestamp,
 }
 
-/// The tables from which an heir inherits.
-enum Origin {
-    Tables(Arc<dyn AnyTables>),
-    /// From a snapshot. Its keys have no receipts in this process.
+/// The tables that have an origin's keys.
+enum OriginTables {
+    /// From a limiter that is replaced.
+    Replaced(Arc<dyn AnyTables>),
+    /// From a snapshot. This process has no receipts for its keys.
     Restored(Arc<RestoredTable>),
 }
 
-impl Predecessor {
+impl Origin {
     pub(super) fn new<S: Copy + Send + 'static>(tables: &Arc<Tables<S>>, at: Timestamp) -> Arc<Self> {
         let has_quotas = tables.quota_table.get().is_some();
-        Arc::new(Self { tables: Origin::Tables(Arc::<Tables<S>>::clone(tables)), has_quotas, at })
+        Arc::new(Self { tables: OriginTables::Replaced(Arc::<Tables<S>>::clone(tables)), has_quotas, at })
     }
 
     fn terms(&self) -> &HeirTerms {
         match &self.tables {
-            Origin::Tables(tables) => tables.terms(),
-            Origin::Restored(table) => table.terms(),
+            OriginTables::Replaced(tables) => tables.terms(),
+            OriginTables::Restored(table) => table.terms(),
         }
     }
 
     fn secret(&self) -> Secret {
         match &self.tables {
-            Origin::Tables(tables) => tables.secret(),
-            Origin::Restored(table) => table.secret(),
+            OriginTables::Replaced(tables) => tables.secret(),
+            OriginTables::Restored(table) => table.secret(),
         }
     }
 
-    /// Returns the form in which an heir keeps these keys' debts, if it can inherit them. Changes nothing.
+    /// Chooses the form in which an heir keeps these debts. Returns `None` if it cannot inherit them. Changes nothing.
     fn form<A: Algorithm>(&self, algorithm: &A, heir: &Tables<A::State>, takes_quotas: bool) -> Option<Form> {
         let before = self.terms();
         let terms = &heir.terms;
@@ -182,36 +182,38 @@ impl Predecessor {
         })
     }
 
-    /// Whether its windows are numbered differently than by the clock, and so the heir's are, too.
+    /// Whether the windows have other numbers than the clock's. The heir numbers its windows in the same way.
     fn is_skewed(&self) -> bool {
         match &self.tables {
-            Origin::Tables(tables) => !self.has_quotas && tables.is_skewed(),
-            Origin::Restored(_) => false,
+            OriginTables::Replaced(tables) => !self.has_quotas && tables.is_skewed(),
+            OriginTables::Restored(_) => false,
         }
     }
+}
 
-    /// Lets an heir begin with these keys' debts, in this form.
+impl Form {
+    /// Lets an heir begin with the debts at the origin, in this form.
     fn begin<A: Algorithm>(
-        self: &Arc<Self>,
+        self,
+        origin: &Arc<Origin>,
         heir: &mut Tables<A::State>,
-        form: Form,
         algorithm: &Arc<A>,
         when_full: WhenFull,
     ) {
-        let states = || States { algorithm: Arc::clone(algorithm), at: self.at };
-        let origin: Arc<dyn DebtOrigin> = Arc::<Self>::clone(self);
+        let states = || States { algorithm: Arc::clone(algorithm), at: origin.at };
+        let origin: Arc<dyn DebtOrigin> = Arc::<Origin>::clone(origin);
         let quota = heir.terms.quota;
-        match form {
-            Form::Words(rule) => {
+        match self {
+            Self::Words(rule) => {
                 let convert: Arc<OwnStates<A::State>> = Arc::new(states());
                 let words = heir.key_table.words_mut().expect("the form is one of words");
                 words.begin(BeginWords { origin, rule, convert: Box::new(convert), quota });
             }
-            Form::Entries(change) => {
+            Self::Entries(change) => {
                 let table = quota_table(&**algorithm, &origin, change, (heir.capacity, when_full));
                 heir.quota_table = OnceLock::from(table);
             }
-            Form::States => {
+            Self::States => {
                 if !matches!(heir.key_table, KeyTable::Locked(_)) {
                     heir.key_table = KeyTable::Locked(LockedTable::new(heir.capacity, when_full));
                 }
@@ -222,24 +224,27 @@ impl Predecessor {
         }
     }
 
-    /// Returns whether an heir in this form cannot refund charges from before the change ([`Form`] has the table).
-    fn voids_receipts(&self, form: &Form, terms: &HeirTerms) -> bool {
-        let before = self.terms();
+    /// Whether an heir in this form, with these terms, cannot refund charges from before the change. The table at
+    /// [`Form`] lists the cases.
+    fn voids_receipts(&self, origin: &Origin, terms: &HeirTerms) -> bool {
+        let before = origin.terms();
         if !terms.is_bucket {
-            return terms.schedule != before.schedule || self.is_skewed();
+            return terms.schedule != before.schedule || origin.is_skewed();
         }
-        let has_units = match form {
-            Form::Words(_) => false,
-            Form::States | Form::Entries(TableChange::Quota) => {
-                !self.has_quotas && before.quota.has_rate_of(&terms.quota)
+        if origin.bucket().is_some() {
+            return false;
+        }
+        match self {
+            Self::Words(_) => true,
+            Self::States | Self::Entries(TableChange::Quota) => {
+                origin.has_quotas || !before.quota.has_rate_of(&terms.quota)
             }
-            Form::Entries(TableChange::None | TableChange::Schedule) => true,
-        };
-        self.bucket().is_none() && !has_units
+            Self::Entries(TableChange::None | TableChange::Schedule) => false,
+        }
     }
 }
 
-impl DebtOrigin for Predecessor {
+impl DebtOrigin for Origin {
     fn at(&self) -> Timestamp {
         self.at
     }
@@ -254,15 +259,15 @@ impl DebtOrigin for Predecessor {
 
     fn table(&self) -> &dyn AnyTable {
         match &self.tables {
-            Origin::Tables(tables) if self.has_quotas => tables.current(),
-            Origin::Tables(tables) => tables.without_quotas(),
-            Origin::Restored(table) => &**table,
+            OriginTables::Replaced(tables) if self.has_quotas => tables.current(),
+            OriginTables::Replaced(tables) => tables.without_quotas(),
+            OriginTables::Restored(table) => &**table,
         }
     }
 
     fn bucket(&self) -> Option<&Ledger<TickBucket>> {
         match &self.tables {
-            Origin::Tables(tables) if !self.has_quotas => tables.bucket(),
+            OriginTables::Replaced(tables) if !self.has_quotas => tables.bucket(),
             _ => None,
         }
     }
@@ -337,10 +342,10 @@ fn rule_of<R: Codec>(words: &BeginWords) -> R {
 }
 
 impl WordHeir for TickBucket {
-    /// Words, unless some key owes more tokens than words can hold. For example, a change may replace a burst of more
-    /// than 2^18 by a slow quota. Then the keys become states with the heir's quota, if they can, and the next change
-    /// tries again. `None` if no words hold the heir's quota, or if the predecessor's keys are not buckets of this
-    /// crate.
+    /// Words, unless a key owes more tokens than words can hold, for example after a burst of more than 2^18 was
+    /// replaced by a slow quota. In that case the keys become states with the heir's quota, if they can, and the next
+    /// change tries words again. `None` if no words hold the heir's quota, or if the predecessor's keys are not buckets
+    /// of this crate.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
         let origin = heir.origin;
         if !origin.is_bucket() || !origin.table().is_read::<GcraState>() {
@@ -373,7 +378,7 @@ impl WordHeir for TickBucket {
 }
 
 impl<S: WindowState> WordHeir for WindowRule<S> {
-    /// Words, if there are any that hold all counts; otherwise states.
+    /// Words if they can hold all counts, otherwise states.
     fn form(heir: &HeirOfWords<'_>) -> Option<Form> {
         if !heir.inherits_states {
             return None;
@@ -397,8 +402,8 @@ impl<S: WindowState> WordHeir for WindowRule<S> {
     }
 }
 
-/// Makes a table for keys with their quotas. The keys begin with their debts at the origin, or without debts, if the
-/// algorithm takes no quotas.
+/// Makes a table for keys with their quotas. The keys begin with their debts at the origin, or without debts if the
+/// algorithm does not take quotas.
 pub(super) fn quota_table<A: Algorithm>(
     algorithm: &A,
     origin: &Arc<dyn DebtOrigin>,
@@ -468,10 +473,11 @@ trait DebtForm: Send + Sync + 'static {
     fn size(&self, tag: Tag, debt: &Self::Debt) -> u64;
 }
 
-/// Debts as table words, made from states of type `T`: the rule's stamp minus a debt-free key's stamp.
+/// Debts as table words, made from states of type `T`. A word is the rule's stamp minus the stamp of a key without
+/// debt.
 struct Words<R, T> {
     rule: R,
-    /// The stamp that a debt-free key has at the change.
+    /// The stamp of a key without debt at the change.
     base: u64,
     at: Timestamp,
     debt_of: Box<DebtOf<T>>,
@@ -497,7 +503,7 @@ impl<R: Codec, T: Copy + 'static> DebtForm for Words<R, T> {
     }
 }
 
-/// States alone, under the heir's own quota.
+/// Debts as states under the heir's own quota.
 struct States<A> {
     algorithm: Arc<A>,
     at: Timestamp,
@@ -523,7 +529,7 @@ impl<A: Algorithm> DebtForm for States<A> {
     }
 }
 
-/// States with their quotas.
+/// Debts as states, each with its quota.
 struct Entries<A> {
     under: UnderQuota<A>,
     change: TableChange,
@@ -679,7 +685,7 @@ mod tests {
         fn sizes<F: DebtForm<State = FixedWindowState>>(form: F, of: [(u64, u64); 3]) -> [u64; 3] {
             let tables =
                 Tables::new(&FixedWindow::new(Quota::per_minute(10)), &MemoryStore::with_capacity(16).settings(), 16);
-            let source = FromTable { origin: Predecessor::new(&Arc::new(tables), NOW), form };
+            let source = FromTable { origin: Origin::new(&Arc::new(tables), NOW), form };
             of.map(|(used, limit)| {
                 let state = FixedWindowState { window: 1, used };
                 let tag = Tag::from_hash(7);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::heir::{self, Predecessor};
+use super::heir::{self, Origin};
 use super::ledger::{DebtOrigin, TableChange};
 use super::locked::LockedTable;
 use super::own_quota::UnderQuota;
@@ -54,7 +54,7 @@ impl<S: Copy + Send + 'static> SharedTable<S> {
         let mut is_made = false;
         let quota_table = tables.quota_table.get_or_init(|| {
             is_made = true;
-            let origin: Arc<dyn DebtOrigin> = Predecessor::new(tables, self.settings.time(algorithm));
+            let origin: Arc<dyn DebtOrigin> = Origin::new(tables, self.settings.time(algorithm));
             heir::quota_table(algorithm, &origin, TableChange::None, (tables.capacity, self.settings.when_full))
         });
         if let Some(past) = quota_table.inherited().filter(|_| is_made) {

@@ -25,7 +25,7 @@ use crate::values::time::Clock;
 pub(crate) struct SharedTable<S> {
     pub(super) settings: Settings,
     pub(super) made: Lock<Option<Tables<S>>>,
-    /// Shared with the `Predecessor` that heirs copy from.
+    /// Shared with the `Origin` that heirs copy from.
     in_use: OnceLock<Arc<Tables<S>>>,
     /// Whether keys may have their own quotas.
     takes_quotas: AtomicBool,

@@ -154,7 +154,7 @@ impl<A: Algorithm + Clone, B: ChargeByHand<A>> Adjusting for HandCharger<A, B> {
             if !is_repeated {
                 query.charge_fallback(units);
             }
-            Ok(Adjusted { decision: query.note_change(&applied, seen), is_repeated })
+            Ok(Adjusted { decision: query.record_change(&applied, seen), is_repeated })
         })
     }
 }

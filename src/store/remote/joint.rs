@@ -275,7 +275,7 @@ async fn decide_group<B: JointBackend>(
     for member in &mut members {
         member.read_part()?;
     }
-    let alone: SmallVec<[Decision; 4]> = members.iter().map(|member| member.judge()).collect();
+    let alone: SmallVec<[Decision; 4]> = members.iter().map(|member| member.decision()).collect();
     let disagreement = || members[0].gave_up(GaveUp::Disagreement);
     let mut chosen = ChosenKeys::new();
     // Nothing is recorded before the whole answer was found to be sound.
@@ -289,7 +289,7 @@ async fn decide_group<B: JointBackend>(
     }
     let decided = members.iter().zip(alone).enumerate().map(|(index, (member, alone))| {
         let is_charged = chosen.contains(&index);
-        let decision = member.conclude(alone, is_charged, seen).map_err(|_| disagreement())?;
+        let decision = member.record(alone, is_charged, seen).map_err(|_| disagreement())?;
         Ok(MemberDecision { decision, is_charged })
     });
     decided.collect()
@@ -332,11 +332,11 @@ trait Member<B: JointBackend>: Send {
     fn read_part(&mut self) -> Result<(), LimiterError>;
 
     /// Returns this limiter's decision by itself.
-    fn judge(&self) -> Decision;
+    fn decision(&self) -> Decision;
 
     /// Records the outcome. Returns the decision: with a receipt for its refund if this member `is_charged`, and
     /// otherwise without a charge.
-    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp>;
+    fn record(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp>;
 
     /// Refunds a decision's charge, if it has one, in the background. Returns the decision without the charge.
     fn refund(&self, decision: Decision) -> Decision;
@@ -372,17 +372,17 @@ impl<A: Algorithm + Clone, B: JointCharge<A>> Member<B> for KeyMember<A, B> {
         Ok(())
     }
 
-    fn judge(&self) -> Decision {
-        self.query.judge(&self.found, self.cost)
+    fn decision(&self) -> Decision {
+        self.query.decision_after(&self.found, self.cost)
     }
 
-    fn conclude(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp> {
+    fn record(&self, alone: Decision, is_charged: bool, seen: Observation) -> Result<Decision, GaveUp> {
         let Self { query, cost, part, found } = self;
         if !is_charged || *cost == 0 {
-            let unchanged = query.note_unchanged(found, self.backend().is_foreign(part), seen, *cost);
+            let unchanged = query.record_unchanged(found, self.backend().is_foreign(part), seen, *cost);
             return Ok(if alone.is_allowed() { unchanged } else { alone });
         }
-        let (decisions, is_own) = query.conclude(found, seen, *cost, 1)?;
+        let (decisions, is_own) = query.record_charge(found, seen, *cost, 1)?;
         if is_own {
             query.hold_lease(*cost, 0, 0, decisions[0], seen.sent);
         }

@@ -16,7 +16,10 @@
 //! | `decide_with_lease` | the units for waiting requests and for the lease, in one charge |
 //! | `charge_or_read` | a read, if it is enough, or a charge |
 //! | `apply` | one call of the [`Backend`] |
-//! | [`conclude`](KeyQuery::conclude) | the decisions, from the answer; and the records in this process |
+//! | [`record_charge`](KeyQuery::record_charge) | the decisions from the answer, and the records in this process |
+//!
+//! Async functions make calls. Functions named `record_…` take the answer to a call, update the records in this
+//! process, and may return decisions. Functions named `decision_…` record nothing.
 //!
 //! The *query's quota* is the quota under which a request is decided: the key's own, or the limiter's. The server may
 //! have kept the key under another one, if the quota was changed and some processes do not have the new one yet.
@@ -70,10 +73,9 @@ pub(crate) struct KeyQuery<A: Algorithm, B> {
     pub(crate) inner: Arc<StoreInner<A::State, B>>,
     /// The algorithm, under the query's quota.
     pub(crate) algorithm: A,
-    /// The key's own quota. `None` if it has the limiter's.
-    quota: Option<Quota>,
-    /// The limiter's quota.
-    limiter: Quota,
+    /// `None` if the key has the limiter's quota.
+    own_quota: Option<Quota>,
+    limiter_quota: Quota,
     pub(crate) key: PartitionKey,
     /// The hash that stands for the key.
     pub(crate) tag: KeyTag,
@@ -84,8 +86,8 @@ impl<A: Algorithm + Clone, B> Clone for KeyQuery<A, B> {
         Self {
             inner: Arc::clone(&self.inner),
             algorithm: self.algorithm.clone(),
-            quota: self.quota,
-            limiter: self.limiter,
+            own_quota: self.own_quota,
+            limiter_quota: self.limiter_quota,
             key: self.key.clone(),
             tag: self.tag,
         }
@@ -104,9 +106,9 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         ask: &Ask<'_>,
     ) -> Result<Self, LimiterError> {
         let key = ask.key();
-        let quota = ask.quota().filter(|quota| !quota.is_suspended());
-        let limiter = algorithm.quota();
-        let algorithm = match quota.and_then(|quota| algorithm.under(quota)) {
+        let own_quota = ask.quota().filter(|quota| !quota.is_suspended());
+        let limiter_quota = algorithm.quota();
+        let algorithm = match own_quota.and_then(|quota| algorithm.under(quota)) {
             Some(algorithm) => {
                 // The limiter's quota was checked when the limiter was made.
                 let fits = inner.backend.check_fit(&algorithm);
@@ -116,7 +118,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             None => algorithm.clone(),
         };
         let tag = inner.tags.of(key);
-        Ok(Self { inner: Arc::clone(inner), algorithm, quota, limiter, key: key.clone(), tag })
+        Ok(Self { inner: Arc::clone(inner), algorithm, own_quota, limiter_quota, key: key.clone(), tag })
     }
 
     /// Returns this query under another quota, if the algorithm can have it.
@@ -275,7 +277,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Returns the key as the backend knows it.
     pub(crate) fn target(&self) -> Target<'_, A> {
-        Target::new(&self.algorithm, self.quota, self.limiter, self.tag)
+        Target::new(&self.algorithm, self.own_quota, self.limiter_quota, self.tag)
     }
 
     /// Returns the deadline of a decision that begins now.
@@ -377,28 +379,28 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         let limits = CallLimits { deadline, requests: waiting };
         if !(1..=self.algorithm.max_cost()).contains(&cost) {
             // Requests with cost 0, or above the maximum, charge nothing.
-            let decision = self.decision_by_a_read(cost, limits).await?;
+            let decision = self.decide_by_read(cost, limits).await?;
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
-        if let Some(rejection) = self.rejection_by_a_read(cost, limits).await? {
+        if let Some(rejection) = self.reject_by_read(cost, limits).await? {
             return Ok(((0..count).map(|_| rejection).collect(), true));
         }
         let (applied, seen) = self.apply(Transition::Charge { cost, count }, limits).await?;
         // Under another quota, only the waiting requests were charged.
         let count = if applied.kept.is_some() { waiting.min(count) } else { count };
-        self.conclude(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
+        self.record_charge(&applied, seen, cost, count).map_err(|disagreement| self.gave_up(disagreement))
     }
 
     /// Records the outcome when `count` requests were charged. Returns the decisions on them, and whether they were
     /// made under the query's quota.
-    pub(crate) fn conclude(
+    pub(crate) fn record_charge(
         &self,
         applied: &Applied<A::State>,
         seen: Observation,
         cost: u64,
         count: u32,
     ) -> Result<(Decisions, bool), GaveUp> {
-        if let Some(decision) = self.decision_by_standing(applied, seen, cost) {
+        if let Some(decision) = self.record_if_in_force(applied, seen, cost) {
             return Ok(((0..count).map(|_| decision).collect(), true));
         }
         // The algorithm under the quota that the key kept, if the charge was not made under the query's quota.
@@ -410,7 +412,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
             // and cannot be refunded.
             decisions.iter_mut().for_each(|decision| *decision = decision.with_receipt(Receipt::NONE));
         }
-        self.learn(state.filter(|_| is_own_quota), seen, cost);
+        self.record_state(state.filter(|_| is_own_quota), seen, cost);
         // The local fallback counts the admitted units too, as far as they fit, so that it has the right counts when
         // the server fails.
         let admitted = decisions.iter().filter(|decision| decision.is_allowed()).count() as u64;
@@ -422,12 +424,12 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Charges the local fallback units that the server was charged, as far as it has them left.
     pub(crate) fn charge_fallback(&self, units: u64) {
-        let ask = Ask::charge(&self.key, units).under(self.quota);
+        let ask = Ask::charge(&self.key, units).under(self.own_quota);
         let _ = self.inner.fallback.charge_up_to(&self.algorithm, &ask);
     }
 
-    /// Decides on one request by the outcome of a call, and records nothing.
-    pub(crate) fn judge(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
+    /// Returns the decision on one request after a call, and records nothing.
+    pub(crate) fn decision_after(&self, applied: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = applied;
         if let Some(decision) = standing.decide(&self.algorithm, *old, *now, cost) {
             return decision;
@@ -439,7 +441,7 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
     /// Records the outcome of a call that has charged nothing. Returns the decision on a request with cost 0, with the
     /// key's numbers. If the key `is_foreign`, it stays under another quota and pays its debt at that quota's rate, so
     /// its state is not recorded.
-    pub(crate) fn note_unchanged(
+    pub(crate) fn record_unchanged(
         &self,
         applied: &Applied<A::State>,
         is_foreign: bool,
@@ -447,56 +449,56 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
         cost: u64,
     ) -> Decision {
         if applied.standing.is_some() {
-            self.learn_standing(applied.standing, applied.old, seen);
+            self.record_standing(applied.standing, applied.old, seen);
         } else if applied.kept.is_none() && !is_foreign {
-            self.learn(applied.old, seen, cost);
+            self.record_state(applied.old, seen, cost);
         }
-        self.judge(applied, 0)
+        self.decision_after(applied, 0)
     }
 
     /// Verifies a rejection that the negative cache implies, by a read, if a read is cheaper than a rejected charge.
     /// Returns `None` if the key must be charged.
-    async fn rejection_by_a_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
+    async fn reject_by_read(&self, cost: u64, limits: CallLimits) -> Result<Option<Decision>, LimiterError> {
         if !self.inner.backend.reads_are_cheaper() || self.peek_rejection(cost).is_none() {
             return Ok(None);
         }
         let (applied, seen) = self.apply(Transition::Read, limits).await?;
         let Applied { now, old, kept, .. } = applied;
-        if let Some(decision) = self.decision_by_standing(&applied, seen, cost) {
+        if let Some(decision) = self.record_if_in_force(&applied, seen, cost) {
             return Ok(Some(decision));
         }
         // A state under another quota implies no rejection, because the charge converts it.
         let state = old.filter(|_| kept.is_none());
         let rejection = state.and_then(|state| self.rejection(state, now, cost));
         if rejection.is_some() {
-            self.learn(state, seen, cost);
+            self.record_state(state, seen, cost);
         }
         Ok(rejection)
     }
 
-    /// If the key is banned or in debt, decides on a request by that, and records the standing.
-    fn decision_by_standing(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
+    /// Records the key's standing if it is in force, and returns the decision on a request by it.
+    fn record_if_in_force(&self, applied: &Applied<A::State>, seen: Observation, cost: u64) -> Option<Decision> {
         let decision = applied.standing.decide(&self.algorithm, applied.old, applied.now, cost)?;
-        self.learn_standing(applied.standing, applied.old, seen);
+        self.record_standing(applied.standing, applied.old, seen);
         Some(decision)
     }
 
     /// Records a standing that is in force.
-    pub(crate) fn learn_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
+    pub(crate) fn record_standing(&self, standing: Standing, state: Option<A::State>, seen: Observation) {
         // A lease is dropped, because otherwise, requests would spend it although the key is banned or in debt.
         self.inner.leases.iter().for_each(|leases| leases.forget(self.tag));
         let cached = CachedState { state, quota: self.algorithm.quota(), standing };
         self.inner.negative_cache.note(self.tag, Some(cached), seen);
     }
 
-    /// Decides by a read, which charges nothing.
-    async fn decision_by_a_read(&self, cost: u64, limits: CallLimits) -> Answered {
-        Ok(self.decision_of_read(&self.apply(Transition::Read, limits).await?.0, cost))
+    /// Decides by a read. Charges and records nothing.
+    async fn decide_by_read(&self, cost: u64, limits: CallLimits) -> Answered {
+        Ok(self.decision_after_read(&self.apply(Transition::Read, limits).await?.0, cost))
     }
 
-    /// Decides by the outcome of a read. A state under another quota is converted to the query's quota. On the server,
+    /// Returns the decision after a read. A state under another quota is converted to the query's quota. On the server,
     /// the key stays under the other quota and pays its debt at that rate, so nothing is recorded.
-    fn decision_of_read(&self, read: &Applied<A::State>, cost: u64) -> Decision {
+    fn decision_after_read(&self, read: &Applied<A::State>, cost: u64) -> Decision {
         let Applied { now, old, standing, kept, .. } = *read;
         if let Some(decision) = standing.decide(&self.algorithm, old, now, cost) {
             return decision;
@@ -510,19 +512,19 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Records the outcome of a read in place of a charge for `cost` units. Returns the decision on a request with cost
     /// 0, with the key's numbers.
-    pub(super) fn note_read(&self, read: &Applied<A::State>, seen: Observation, cost: u64) -> Decision {
+    pub(super) fn record_read(&self, read: &Applied<A::State>, seen: Observation, cost: u64) -> Decision {
         if read.standing.is_some() {
-            self.learn_standing(read.standing, read.old, seen);
+            self.record_standing(read.standing, read.old, seen);
         } else if read.kept.is_none() {
-            self.learn(read.old, seen, cost);
+            self.record_state(read.old, seen, cost);
         }
-        self.decision_of_read(read, 0)
+        self.decision_after_read(read, 0)
     }
 
     /// Records the key's state after the server's answer: in the negative cache if it rejects requests at this cost;
     /// otherwise, the key's entry there is removed. The entry has the state itself, which also implies the longer waits
     /// for requests at a greater cost.
-    fn learn(&self, state: Option<A::State>, seen: Observation, cost: u64) {
+    fn record_state(&self, state: Option<A::State>, seen: Observation, cost: u64) {
         let used_up = state.filter(|state| self.rejection(*state, seen.server, cost.max(1)).is_some());
         let quota = self.algorithm.quota();
         let cached = used_up.map(|state| CachedState { state: Some(state), quota, standing: Standing::default() });
@@ -562,29 +564,29 @@ impl<A: Algorithm + Clone, B: Backend<A>> KeyQuery<A, B> {
 
     /// Decides by its own call, which charges nothing.
     pub(crate) async fn peek(self, cost: u64) -> Answered {
-        self.decision_by_a_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
+        self.decide_by_read(cost, CallLimits { deadline: self.deadline(), requests: 1 }).await
     }
 
     /// Returns a key's remaining units under the quota that it was last charged under. If the key owes nothing, the
     /// limiter's quota counts.
     pub(crate) async fn look(self) -> Answered {
-        Ok(self.judge(&self.apply_one(Transition::Read).await?.0, 0))
+        Ok(self.decision_after(&self.apply_one(Transition::Read).await?.0, 0))
     }
 
     /// Bans or allows the key, or adds to its debt. Returns the decision on a request with cost 0.
     pub(crate) async fn change_standing(self, change: Transition) -> Answered {
         let (applied, seen) = self.apply_one(change).await?;
-        Ok(self.note_change(&applied, seen))
+        Ok(self.record_change(&applied, seen))
     }
 
     /// Records the key's standing after a change. Returns the decision on a request with cost 0.
-    pub(crate) fn note_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
+    pub(crate) fn record_change(&self, applied: &Applied<A::State>, seen: Observation) -> Decision {
         if applied.standing.is_in_force(applied.now) {
-            self.learn_standing(applied.standing, applied.old, seen);
+            self.record_standing(applied.standing, applied.old, seen);
         } else {
             self.inner.negative_cache.note(self.tag, None, seen);
         }
-        self.judge(applied, 0)
+        self.decision_after(applied, 0)
     }
 
     /// Deletes the key, on the server and in this process's tables.

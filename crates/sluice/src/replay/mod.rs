@@ -3,18 +3,13 @@
 mod answer;
 mod clock;
 mod request;
+mod session;
 #[cfg(test)]
 mod tests;
 
 use std::future::Future;
-use std::io;
 use std::pin::Pin;
-use std::rc::Rc;
 
-use futures_util::stream::FuturesUnordered;
-use futures_util::{FutureExt, StreamExt};
-use tokio::runtime::{self, Runtime};
-use tokio::time::{self, Instant};
 use tower_sluice::direct::{Admission, Http};
 use tower_sluice::headers::RateLimitFields;
 use tower_sluice::key::{CookieKey, KeyExtractor, QueryKey};
@@ -26,14 +21,15 @@ use tower_sluice_config::{Config, ConfigError};
 use self::answer::Answer;
 pub(crate) use self::clock::LogClock;
 pub(crate) use self::request::{LineHead, Needs};
-use crate::counts::{LogCounts, PolicyCounts, WithoutKey};
-use crate::log::{Entry, Place, Unreadable};
+pub(crate) use self::session::Session;
+use crate::counts::{PolicyCounts, WithoutKey};
+use crate::log::{Entry, Place};
 use crate::path::Target;
 use crate::routes::Routes;
 use crate::words::FileWords;
 use crate::{descriptors, stores};
 
-/// One configuration's limits, and the counts of each one's decisions.
+/// One configuration's limits, with the counts of their decisions.
 pub(crate) struct Replay {
     pub(crate) file: String,
     routes: Routes,
@@ -69,9 +65,10 @@ struct Arrival {
     place: Place,
 }
 
-/// A request that waits.
-struct Arrived {
+/// A request that waits for its answer.
+struct Waiter {
     arrival: Arrival,
+    /// The index of its route.
     route: usize,
     /// The key that each policy extracts, in the order of the counts.
     keys: Vec<Option<PartitionKey>>,
@@ -130,7 +127,7 @@ impl Replay {
         })
     }
 
-    /// Asks the route's limits about a request. Returns its future if it waits.
+    /// Sends a request to its route's limits. Counts the answer, unless the request waits for it.
     fn send(&mut self, request: &mut LineHead, line: &Logged<'_, '_>, arrival: Arrival) -> Sent {
         let Logged { entry, target } = line;
         let Some((route, matched)) = target.as_ref().and_then(|target| self.routes.find(target)) else {
@@ -145,21 +142,15 @@ impl Replay {
         request.set_matched(matched);
         let head = request.head();
         let answer = Answer { status: entry.status, length: entry.length };
-        let key = |policy: &mut PolicyCounts| {
-            let key = limits.key(policy.name(), head).ok();
-            if key.is_none() {
-                note_missing_parts(policy, entry, &head);
-            }
-            key
-        };
+        let key = |policy: &mut PolicyCounts| key_of(policy, limits, entry, head);
         let deciding = limits.decide(&head);
         if deciding.is_waiting() {
             let keys: Vec<_> = policies.iter_mut().map(key).collect();
             for (policy, key) in policies.iter_mut().zip(&keys) {
                 key.iter().for_each(|key| policy.note_demand(key, arrival.nanos));
             }
-            let arrived = Arrived { arrival, route, keys };
-            return Sent::Waiting(Box::pin(async move { (arrived, Answered::of(deciding.await, answer)) }));
+            let waiter = Waiter { arrival, route, keys };
+            return Sent::Waiting(Box::pin(async move { (waiter, Answered::of(deciding.await, answer)) }));
         }
         let answered = Answered::of(deciding.at_once().expect("it does not wait"), answer);
         if let Some(verdict) = &answered.verdict {
@@ -170,20 +161,34 @@ impl Replay {
                 if let Some(key) = key.as_ref().filter(|_| applies) {
                     policy.note_demand(key, arrival.nanos);
                 }
-                record(policy, key.as_ref(), limits, arrival, &answered, arrival.nanos);
+                note_answer(policy, key.as_ref(), limits, arrival, &answered, arrival.nanos);
             }
         }
         Sent::Answered(answered.status)
     }
 }
 
-/// A request that was sent.
+/// The result of sending a request.
 enum Sent {
     /// No policy limits it.
     Unlimited,
     /// Answered, with this status.
     Answered(u16),
-    Waiting(Pin<Box<dyn Future<Output = (Arrived, Answered)>>>),
+    Waiting(Pin<Box<dyn Future<Output = (Waiter, Answered)>>>),
+}
+
+/// Returns the key that a policy extracts. Without one, notes the parts that the line lacks.
+fn key_of(
+    policy: &mut PolicyCounts,
+    limits: &LimitsHandle,
+    entry: &Entry<'_>,
+    head: RequestHead<'_>,
+) -> Option<PartitionKey> {
+    let key = limits.key(policy.name(), head).ok();
+    if key.is_none() {
+        note_missing_parts(policy, entry, &head);
+    }
+    key
 }
 
 /// Notes the parts in a policy's key that a line lacks.
@@ -210,8 +215,8 @@ fn decided_by<'a>(policy: &PolicyCounts, verdict: &'a Verdict) -> Option<&'a Pol
     verdict.policies().iter().find(|decided| decided.name() == policy.name())
 }
 
-/// Counts an answered request under one policy of its route, with the key that the policy extracts.
-fn record(
+/// Counts an answer under one policy of the request's route, with the key that the policy extracts.
+fn note_answer(
     policy: &mut PolicyCounts,
     key: Option<&PartitionKey>,
     limits: &LimitsHandle,
@@ -239,163 +244,5 @@ fn record(
         }
     } else {
         policy.note_rejected(key, now, place, |policy| limits.key_text(policy, key).ok());
-    }
-}
-
-/// A waiting request. Resolves to the index of its configuration, its arrival and its answer.
-type Waiting = Pin<Box<dyn Future<Output = (usize, Arrived, Answered)>>>;
-
-/// A log that is being replayed against some configurations.
-pub(crate) struct Session {
-    /// Its clock is paused, so waiting requests follow the log's clock. It runs only when that clock moves.
-    runtime: Rc<Runtime>,
-    clock: LogClock,
-    pub(crate) replays: Vec<Replay>,
-    waiting: FuturesUnordered<Waiting>,
-    delays: bool,
-    request: LineHead,
-    now: u64,
-    pub(crate) log: LogCounts,
-    /// The first configuration's answers, for tests: line, status and time.
-    #[cfg(test)]
-    pub(crate) answers: Option<Vec<(u64, u16, u64)>>,
-}
-
-impl Session {
-    /// # Errors
-    ///
-    /// If the runtime cannot be built.
-    pub(crate) fn new(clock: LogClock, replays: Vec<Replay>) -> io::Result<Self> {
-        let runtime = runtime::Builder::new_current_thread().enable_time().start_paused(true).build()?;
-        let delays = replays.iter().any(|replay| replay.delays);
-        let needs = replays.iter().map(|replay| replay.needs).reduce(Needs::or).unwrap_or_else(|| Needs::of_file(""));
-        Ok(Self {
-            runtime: Rc::new(runtime),
-            clock,
-            replays,
-            waiting: FuturesUnordered::new(),
-            delays,
-            request: LineHead::new(needs),
-            now: 0,
-            log: LogCounts::default(),
-            #[cfg(test)]
-            answers: None,
-        })
-    }
-
-    /// The runtime that has to be [entered](Runtime::enter) while requests are replayed.
-    pub(crate) fn runtime(&self) -> Rc<Runtime> {
-        Rc::clone(&self.runtime)
-    }
-
-    /// Whether a policy may read header fields.
-    pub(crate) const fn reads_headers(&self) -> bool {
-        self.request.has_headers()
-    }
-
-    /// Replays one request.
-    ///
-    /// # Errors
-    ///
-    /// If it isn't an HTTP request.
-    pub(crate) fn replay(&mut self, entry: &Entry<'_>, place: Place) -> Result<(), Unreadable> {
-        let logged = Logged { entry, target: Target::read(&entry.target) };
-        self.request.read(entry, logged.target.as_ref())?;
-        if self.log.requests == 0 {
-            self.start(entry.nanos);
-        }
-        if entry.nanos > self.now {
-            self.advance(entry.nanos);
-        } else if entry.nanos < self.now {
-            // The log reader sorts lines within a window. If memory for it was short, a line may come late. It is
-            // replayed at the present time, and counted.
-            self.log.disorder.late.note(self.now - entry.nanos);
-        }
-        let arrival = Arrival { nanos: self.now, place };
-        for index in 0..self.replays.len() {
-            self.send(index, &logged, arrival);
-        }
-        self.log.note_request(self.now, entry.client);
-        Ok(())
-    }
-
-    fn send(&mut self, index: usize, line: &Logged<'_, '_>, arrival: Arrival) {
-        match self.replays[index].send(&mut self.request, line, arrival) {
-            Sent::Answered(_status) => {
-                #[cfg(test)]
-                self.note_answer(index, arrival.place.line, _status);
-            }
-            Sent::Unlimited => {}
-            Sent::Waiting(waiting) => {
-                self.waiting.push(Box::pin(waiting.map(move |(arrived, answered)| (index, arrived, answered))));
-            }
-        }
-    }
-
-    fn start(&mut self, nanos: u64) {
-        self.now = nanos;
-        self.clock.set(nanos);
-        if self.delays {
-            self.clock.follow_tokio(nanos);
-        }
-    }
-
-    /// Moves the clock forward. Requests that are due until then are answered at their time.
-    fn advance(&mut self, nanos: u64) {
-        self.now = nanos;
-        self.clock.set(nanos);
-        if let Some(target) = self.clock.instant(nanos) {
-            self.runtime().block_on(self.wait_until(target, nanos));
-        }
-    }
-
-    /// `target` is the instant of `nanos`.
-    async fn wait_until(&mut self, target: Instant, nanos: u64) {
-        if !self.waiting.is_empty() {
-            // Timers fire at whole milliseconds.
-            let whole = self.clock.instant(nanos / 1_000_000 * 1_000_000).unwrap_or(target);
-            loop {
-                tokio::select! {
-                    biased;
-                    Some(answered) = self.waiting.next() => self.record(&answered),
-                    () = time::sleep_until(whole) => break,
-                }
-            }
-        }
-        let rest = target.saturating_duration_since(Instant::now());
-        time::advance(rest).await;
-        while let Some(Some(answered)) = self.waiting.next().now_or_never() {
-            self.record(&answered);
-        }
-    }
-
-    fn record(&mut self, (index, arrived, answered): &(usize, Arrived, Answered)) {
-        let now = self.clock.nanos();
-        #[cfg(test)]
-        self.note_answer(*index, arrived.arrival.place.line, answered.status);
-        let RouteReplay { limits, policies, .. } = &mut self.replays[*index].limited[arrived.route];
-        let Some(limits) = limits else { return };
-        for (policy, key) in policies.iter_mut().zip(&arrived.keys) {
-            record(policy, key.as_ref(), limits, arrived.arrival, answered, now);
-        }
-    }
-
-    #[cfg(test)]
-    fn note_answer(&mut self, index: usize, line: u64, status: u16) {
-        let now = self.clock.nanos();
-        if let Some(answers) = self.answers.as_mut().filter(|_| index == 0) {
-            answers.push((line, status, now));
-        }
-    }
-
-    /// Lets the waiting requests depart, and completes the counts.
-    pub(crate) fn finish(&mut self) {
-        self.runtime().block_on(async {
-            while let Some(answered) = self.waiting.next().await {
-                self.record(&answered);
-            }
-        });
-        let routes = self.replays.iter_mut().flat_map(|replay| &mut replay.limited);
-        routes.flat_map(|route| &mut route.policies).for_each(|policy| policy.keys.settle());
     }
 }

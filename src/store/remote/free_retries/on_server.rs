@@ -193,14 +193,14 @@ impl<A: Algorithm + Clone, B: ChargeRetries<A>> RetryKeeper<A, B> for ServerKeep
             let ChargedOnce { applied, free } = backend.charge_once(&query.target(), cost, &record, limits).await?;
             let seen = Observation { server: applied.now, sent, answered: Monotonic.now() };
             let Some(FreeRetry { receipt, record_left }) = free else {
-                let concluded = query.conclude(&applied, seen, cost, 1);
-                return Ok(concluded.map_err(|disagreement| backend.gave_up(disagreement))?.0[0]);
+                let recorded = query.record_charge(&applied, seen, cost, 1);
+                return Ok(recorded.map_err(|disagreement| backend.gave_up(disagreement))?.0[0]);
             };
             if let Some(ends) = ends {
                 // Never later than the record ends on the server.
                 let _ = ends.set(sent.saturating_add(record_left));
             }
-            Ok(query.note_read(&applied, seen, cost).with_receipt(receipt.mark_free_retry()))
+            Ok(query.record_read(&applied, seen, cost).with_receipt(receipt.mark_free_retry()))
         })
     }
 
