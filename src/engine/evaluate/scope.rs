@@ -37,8 +37,8 @@ impl<'a, D: Decide> Scope<'a, D> {
     ///
     /// The key, the cost, the modes and the penalty of `policy` stay in use.
     ///
-    /// `Transaction::reserve` does not call this for a policy that [decides at once](Policy::answers_at_once), because
-    /// such policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so
+    /// `Transaction::charge_next` does not call this for a policy that [decides at once](Policy::answers_at_once). Such
+    /// policies are charged before the first wait. The exception is a custom limiter that can be peeked at, and so
     /// is charged among them, but answers a charge later. Policies behind it are charged as if the request had not
     /// waited.
     pub(super) fn current(self, policy: &'a Policy<D>) -> Current<'a, D> {
