@@ -33,8 +33,8 @@ pub(crate) fn is_path(path: &str) -> bool {
     path.strip_prefix(PATH).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Decides on the request that a call describes. Answers requests that must not pass with `status`, if the proxy accepts
-/// no other.
+/// Decides on the request that a call describes. A request that must not pass is answered with `status`, if the proxy
+/// accepts no other.
 pub(crate) async fn decide(limits: &Limits, call: Request, status: Option<StatusCode>) -> Response<Body> {
     let (request, target) = match describe(call) {
         Ok(described) => described,
