@@ -8,7 +8,7 @@ use crate::files::read;
 fn the_page_is_short() {
     let page = read("llms.txt");
     let lines = page.lines().count();
-    assert!(lines <= 250, "{lines} lines");
+    assert!(lines <= 260, "{lines} lines");
     for (number, line) in page.lines().enumerate() {
         assert!(line.chars().count() <= 120, "line {} is too long", number + 1);
     }

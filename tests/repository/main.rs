@@ -8,6 +8,7 @@ mod figures;
 mod files;
 mod guide;
 mod imports;
+mod lanes;
 mod links;
 mod llms;
 mod metrics;

@@ -50,7 +50,8 @@ pub(super) enum Progress {
     /// Passes without a charge, because its key is allowed by hand, or because its limiter fails and the policy fails
     /// open.
     Exempt,
-    /// The policy has no room, or cannot decide and fails closed.
+    /// The policy has no room, or cannot decide and fails closed. Set only if there are alternatives. Otherwise the
+    /// entry's `decision` alone has the rejection.
     Rejected,
     /// [`Rejected`](Self::Rejected), but an alternative was charged.
     PassedOver,
@@ -503,24 +504,26 @@ impl PolicyEntry {
             policy.remember_ban(&self.key, &ban);
             return;
         }
-        let expected = if policy.billing.settles_later() {
-            policy.lineage.record.open_charges().expected(&self.key, Monotonic.now())
-        } else {
-            None
-        };
-        if let Some((refundable, soon)) = expected {
-            let left = self.decision.map_or(0, |decision| decision.remaining());
-            if left.saturating_add(refundable) >= self.cost {
-                if self.may_fit_after(policy, refundable) {
-                    self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
-                }
-                if policy.lineage.record.open_charges().excuse(&self.key) {
-                    return;
-                }
-            }
+        if policy.billing.settles_later() && self.is_excused_by_refunds(policy) {
+            return;
         }
         if let Some(ban) = self.decision.and_then(|rejection| policy.note_rejection(&self.key, &rejection)) {
             self.impose(policy, ban);
         }
+    }
+
+    /// Shortens the wait to the next refund, if refunds of open charges may make room for this request. Returns whether
+    /// they also excuse the rejection, so that it must not lead to a ban.
+    fn is_excused_by_refunds<D: Decide>(&mut self, policy: &Policy<D>) -> bool {
+        let open_charges = policy.lineage.record.open_charges();
+        let Some((refundable, soon)) = open_charges.expected(&self.key, Monotonic.now()) else { return false };
+        let left = self.decision.map_or(0, |decision| decision.remaining());
+        if left.saturating_add(refundable) < self.cost {
+            return false;
+        }
+        if self.may_fit_after(policy, refundable) {
+            self.decision = self.decision.map(|decision| decision.wait_at_most(soon));
+        }
+        open_charges.excuse(&self.key)
     }
 }

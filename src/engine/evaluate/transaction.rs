@@ -15,7 +15,8 @@ use crate::engine::policy::Fate;
 use crate::values::{Answer, Answers, Decision, FailureMode, LimiterError, MemberAnswers, Mode, Now, Pending};
 
 /// A request's entries, charged up to `next`. If the transaction is dropped in between, they stay charged, because a
-/// request that is cancelled while it waits is not refunded. The units that it holds are released.
+/// request that is cancelled while it waits is not refunded, except for estimates that its handler would have settled.
+/// The units that it holds are released.
 #[derive(Default)]
 pub(super) struct Transaction {
     pub(super) entries: Entries,

@@ -210,7 +210,7 @@ impl RateLimitLayerBuilder {
     /// Puts the [`Verdict`](crate::Verdict) into the extensions of admitted requests, for the handler, and into those
     /// of all responses, for outer layers that log or count.
     ///
-    /// Off unless set, because it costs some six allocations per request, and few handlers read it.
+    /// Off unless set, because it costs five allocations per request, and few handlers read it.
     pub fn verdict(mut self) -> Self {
         self.settings.adds_verdict = true;
         self

@@ -235,10 +235,13 @@ impl Form {
             return false;
         }
         match self {
+            // The origin's states are behind locks, and their receipts are not those of words.
             Self::Words(_) => true,
+            // A receipt counts in units of the rate under which it was made.
             Self::States | Self::Entries(TableChange::Quota) => {
                 origin.has_quotas || !before.quota.has_rate_of(&terms.quota)
             }
+            // Each key keeps the quota under which it was charged.
             Self::Entries(TableChange::None | TableChange::Schedule) => false,
         }
     }
@@ -392,6 +395,7 @@ impl<S: WindowState> WordHeir for WindowRule<S> {
     fn begin(own: &mut Ledger<Self>, words: BeginWords) {
         let rule = rule_of::<Self>(&words);
         let BeginWords { origin, convert, quota, .. } = words;
+        // Passed as `Any`, because a ledger does not name the type of states.
         let convert: Box<Arc<OwnStates<S>>> = convert.downcast().expect("the form was chosen by the type of states");
         let at = origin.at();
         let base = base_of(&rule, at);

@@ -18,8 +18,9 @@
 //! | `apply` | one call of the [`Backend`] |
 //! | [`record_charge`](KeyQuery::record_charge) | the decisions from the answer, and the records in this process |
 //!
-//! Async functions make calls. Functions named `record_…` take the answer to a call, update the records in this
-//! process, and may return decisions. Functions named `decision_…` record nothing.
+//! Async functions make calls, and `charge_up_to` and `refund_in_background` spawn theirs. Functions named `record_…`
+//! take the answer to a call, update the records in this process, and may return decisions. Functions named
+//! `decision_…` record nothing.
 //!
 //! The *query's quota* is the quota under which a request is decided: the key's own, or the limiter's. The server may
 //! have kept the key under another one, if the quota was changed and some processes do not have the new one yet.

@@ -135,7 +135,7 @@ impl Limits {
             let limits = match limits {
                 PreparedLimits::New(limits) => limits,
                 PreparedLimits::Changed(limits, policies) => {
-                    limits.replace(policies).expect("these policies were in force together before");
+                    limits.replace(policies).expect("`prepare` has put these policies in force together");
                     limits
                 }
             };
