@@ -15,7 +15,7 @@ use super::answers;
 use super::body::{AdminBody, read};
 use super::call::{Act, Adjustment, Call};
 use super::guard::{check_host, check_site, check_type};
-use super::members::{Members, Units};
+use super::members::{Members, Terms, Units};
 use super::problem::Problem;
 use super::{Admin, page};
 use tower_sluice::limiter::{Credit, Debit};
@@ -26,6 +26,14 @@ const API: &str = "/api/";
 
 /// A policy in force, with its layer's name and handle.
 type InForce<'a> = (&'a str, &'a dyn Operate, PolicyStatus);
+
+/// An act with its terms, as far as it has any.
+enum Order {
+    Reset,
+    Unban,
+    Ban(Terms),
+    Allow(Terms),
+}
 
 impl<B> Service<Request<B>> for Admin
 where
@@ -97,28 +105,30 @@ impl Admin {
     async fn act(&self, mut members: Members, act: Act) -> Result<Value, Problem> {
         let (key, policy) = (members.text("key")?, members.text("policy")?);
         let layer = members.optional_text("layer")?;
-        let terms = match act {
-            Act::Ban | Act::Allow => Some(members.terms()?),
-            Act::Reset | Act::Unban => None,
+        let order = match act {
+            Act::Reset => Order::Reset,
+            Act::Unban => Order::Unban,
+            Act::Ban => Order::Ban(members.terms()?),
+            Act::Allow => Order::Allow(members.terms()?),
         };
         members.end()?;
         let (layer, handle, status) = self.only(layer.as_deref(), &policy)?;
-        if terms.is_some() && status.is_shadow() {
+        if matches!(order, Order::Ban(_) | Order::Allow(_)) && status.is_shadow() {
             let detail = format!(
                 "policy `{policy}` is a shadow: it rejects no request, so neither a ban nor an allowance would change it"
             );
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
-        if matches!(act, Act::Reset) && !status.can_reset() {
+        if matches!(order, Order::Reset) && !status.can_reset() {
             // Checked before the call, which would lift a ban nevertheless.
             let detail = format!("policy `{policy}` cannot reset a key; unban it, or allow it for a while");
             return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         }
-        let done = match (act, terms) {
-            (Act::Reset, _) => handle.reset(&policy, &key).await?,
-            (Act::Ban, Some(terms)) => handle.ban(&policy, &key, terms.span, &terms.reason).await?,
-            (Act::Allow, Some(terms)) => handle.allow(&policy, &key, terms.span, &terms.reason).await?,
-            (Act::Unban | Act::Ban | Act::Allow, _) => handle.unban(&policy, &key).await?,
+        let done = match order {
+            Order::Reset => handle.reset(&policy, &key).await?,
+            Order::Unban => handle.unban(&policy, &key).await?,
+            Order::Ban(terms) => handle.ban(&policy, &key, terms.span, &terms.reason).await?,
+            Order::Allow(terms) => handle.allow(&policy, &key, terms.span, &terms.reason).await?,
         };
         Ok(answers::key(layer, &status, Ok(done)))
     }
