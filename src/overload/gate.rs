@@ -54,7 +54,7 @@ pub(super) struct Gate {
     /// lock. Relaxed: a thread that reads an old value sheds as if it had come before the change, or asks the line.
     sheds_at_once: AtomicU32,
     /// The requests per class that were shed without the lock. Relaxed: nothing is published through them.
-    shed_at_once: [Count; Priority::ALL.len()],
+    shed_unlocked: [Count; Priority::ALL.len()],
     /// Where its clock begins.
     origin: Instant,
 }
@@ -129,7 +129,7 @@ impl Gate {
             bodies: Bodies::default(),
             changes: AtomicU64::new(0),
             sheds_at_once: AtomicU32::new(u32::from(settings.max_queue == 0)),
-            shed_at_once: Priority::ALL.map(|_| Count::new(0)),
+            shed_unlocked: Priority::ALL.map(|_| Count::new(0)),
             origin: Instant::now(),
         }
     }
@@ -289,8 +289,8 @@ impl Gate {
 
     /// Counts a request that was shed for this reason, without the lock.
     #[inline]
-    pub(super) fn note_shed(&self, class: Priority) {
-        self.shed_at_once[class as usize].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_unlocked_shed(&self, class: Priority) {
+        self.shed_unlocked[class as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     /// Takes a request's units, or gives it a place in the queue; the error is its turn, if it need not wait.
@@ -430,7 +430,7 @@ impl Gate {
     pub(super) fn stats(&self) -> OverloadStats {
         let now = self.now();
         let line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        let at_once = |class: Priority| self.shed_at_once[class as usize].load(Ordering::Relaxed);
+        let at_once = |class: Priority| self.shed_unlocked[class as usize].load(Ordering::Relaxed);
         OverloadStats {
             limit: line.search.limit(),
             is_overloaded: Priority::ALL.into_iter().any(|class| line.is_overloaded(now, class)),
@@ -473,7 +473,7 @@ impl ShedsAnybody for Gate {
 
     #[inline]
     fn count_shed(&self, class: Priority) {
-        self.shed_at_once[class as usize].fetch_add(1, Ordering::Relaxed);
+        self.count_unlocked_shed(class);
     }
 }
 

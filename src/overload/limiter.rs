@@ -266,7 +266,7 @@ impl Overload {
     #[inline(never)]
     fn shed_or_wait(&self, gate: &Arc<Gate>, ask: &Ask<'_>, word: GateWord) -> Answer {
         if gate.sheds_anybody(word, ask.cost()) {
-            gate.note_shed(ask.priority());
+            gate.count_unlocked_shed(ask.priority());
             return shed(word, None).into();
         }
         self.look_or_wait(gate, ask)
@@ -290,7 +290,7 @@ impl Overload {
         match gate.take_at_once(ask.cost()) {
             Ok(word) => admitted(word, InFlight::default()).into(),
             Err(word) if gate.sheds_anybody(word, ask.cost()) => {
-                gate.note_shed(ask.priority());
+                gate.count_unlocked_shed(ask.priority());
                 shed(word, None).into()
             }
             Err(_) => self.wait(gate, ask, queued_at),
