@@ -158,6 +158,15 @@ passed_dynamodb() {
     [ -z "${FULL_TESTS:-}" ] && [ "$(cat crates/dynamodb/tested)" = "$(dynamodb_hash)" ]
 }
 
+# Prints the published packages, without the store on DynamoDB if its tests have passed.
+packages_to_check() {
+    local package
+    for package in "${packages[@]}"; do
+        [ "$package" != tower-sluice-dynamodb ] || ! passed_dynamodb || continue
+        echo "$package"
+    done
+}
+
 # Runs the tests of the store on DynamoDB, unless they have passed.
 check_dynamodb() {
     if passed_dynamodb; then
@@ -176,18 +185,16 @@ check_dynamodb() {
 # of the documentation is not stable yet, so rustdoc alone is told to be a nightly one: told to all of Cargo, dependencies would
 # be built again.
 check_public_interface() {
-    local package name wrapper=target/rustdoc-json packages=("${packages[@]}")
-    ! passed_dynamodb || packages=("${packages[@]/tower-sluice-dynamodb/}")
-    # Without the empty name that is left.
-    mapfile -t packages < <(printf '%s\n' "${packages[@]}" | sed '/^$/d')
+    local package name wrapper=target/rustdoc-json checked
+    mapfile -t checked < <(packages_to_check)
     mkdir -p target
     printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$wrapper"
     chmod +x "$wrapper"
     command -v python3 >/dev/null || install_packages python3
     # All at once, so that what they share is compiled with one set of features.
     RUSTDOC=$PWD/$wrapper RUSTDOCFLAGS="${RUSTDOCFLAGS:-} -Z unstable-options --output-format json" \
-        cargo doc --quiet --locked --no-deps --lib --all-features "${packages[@]/#/--package=}"
-    for package in "${packages[@]}"; do
+        cargo doc --quiet --locked --no-deps --lib --all-features "${checked[@]/#/--package=}"
+    for package in "${checked[@]}"; do
         name=${package#tower-sluice}
         python3 scripts/ci/public_api.py "docs/public_api${name/-/_}.txt" "${CARGO_TARGET_DIR:-target}/doc/${package//-/_}.json" "$@"
     done
