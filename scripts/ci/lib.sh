@@ -167,7 +167,7 @@ packages_to_check() {
     done
 }
 
-# Runs the tests of the store on DynamoDB, unless they have passed.
+# Runs the tests of the store on DynamoDB, its lints, and the comparison of its interface, unless they have passed.
 check_dynamodb() {
     if passed_dynamodb; then
         echo 'passed on these files before'
@@ -178,6 +178,10 @@ check_dynamodb() {
     export SLUICE
     run_tests -p tower-sluice-dynamodb --all-features --lib --test sluice
     run_tests -p tower-sluice-dynamodb --all-features --doc
+    # Before the hash is written, because `packages_to_check` leaves the package out from then on.
+    cargo clippy --quiet -p tower-sluice-dynamodb -- -D warnings
+    local packages=(tower-sluice-dynamodb)
+    check_public_interface
     dynamodb_hash >crates/dynamodb/tested
 }
 
